@@ -1,0 +1,3 @@
+module github.com/portway/portway/e2e
+
+go 1.26.0

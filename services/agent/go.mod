@@ -1,0 +1,3 @@
+module github.com/portway/portway/services/agent
+
+go 1.26.0

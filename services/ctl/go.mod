@@ -1,0 +1,3 @@
+module github.com/portway/portway/services/ctl
+
+go 1.26.0
