@@ -1,0 +1,3 @@
+// Package conventions checks what the linter cannot see: lengths of files, the
+// documents that each module has, and words that must not be in the tree.
+package conventions
