@@ -1,0 +1,106 @@
+package netfilter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Host is the kernel of the network namespace that this process is in. It
+// runs one program at a time.
+type Host struct {
+	backend  Backend
+	lockWait time.Duration
+
+	mu    sync.Mutex
+	input []byte // reused, see Restore
+}
+
+// NewHost gives access to the kernel through a back end. The xtables lock,
+// which only iptables-legacy takes, is waited for no longer than lockWait,
+// rounded up to seconds.
+func NewHost(b Backend, lockWait time.Duration) *Host {
+	return &Host{backend: b, lockWait: lockWait}
+}
+
+// Backend is the back end in use.
+func (h *Host) Backend() Backend { return h.backend }
+
+// Save runs iptables-save and reads its output while it runs.
+func (h *Host) Save(ctx context.Context, t Table, visit func(Chain) error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, h.backend.save, "-t", string(t))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("%s: %w", cmd, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%s: %w", cmd, err)
+	}
+	var visitErr error
+	readErr := ReadSave(out, func(_ Table, c Chain) error {
+		visitErr = visit(c)
+		return visitErr
+	})
+	if readErr != nil {
+		cancel() // or it would wait for us to read on
+	}
+	waitErr := cmd.Wait()
+	switch {
+	case visitErr != nil:
+		return visitErr
+	case readErr == nil && waitErr == nil:
+		return nil
+	case readErr == nil || ctx.Err() == nil || stderr.Len() > 0:
+		return fmt.Errorf("%s: %w: %s", cmd, errors.Join(waitErr, context.Cause(ctx)), firstLine(stderr.Bytes()))
+	}
+	return fmt.Errorf("%s: %w", cmd, readErr)
+}
+
+// Restore runs iptables-restore once.
+func (h *Host) Restore(ctx context.Context, tx Transaction) error {
+	if tx.IsEmpty() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.input = tx.Append(h.input[:0])
+	// --wait-interval is left out: 1.8.8 and later poll every second part
+	// themselves and complain about it.
+	seconds := int((h.lockWait + time.Second - 1) / time.Second)
+	cmd := exec.CommandContext(ctx, h.backend.restore, "--noflush", "-w", strconv.Itoa(max(seconds, 1)))
+	cmd.Stdin = bytes.NewReader(h.input)
+	output, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	e := &RestoreError{Command: cmd.String(), Err: err}
+	if cause := context.Cause(ctx); cause != nil {
+		e.Err = cause
+	}
+	e.explain(&tx, h.input, output)
+	return e
+}
+
+func firstLine(b []byte) []byte {
+	line, _, _ := bytes.Cut(bytes.TrimSpace(b), []byte("\n"))
+	return line
+}
+
+// Sets lists sets by netlink.
+func (h *Host) Sets(_ context.Context, _ func(name string) bool) ([]Set, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// ChangeSets changes sets by netlink.
+func (h *Host) ChangeSets(_ context.Context, _ SetPlan) error { return errors.ErrUnsupported }
