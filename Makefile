@@ -1,0 +1,136 @@
+# Everything here also works by hand; the targets only remember the commands.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+GO     ?= go
+MODE   ?= iptables
+FAMILY ?= ipv4
+NODES  ?= 2
+
+# The modules of go.work. Those outside it (tools/lint, lab/build/…) only pin
+# versions.
+MODULES := $(shell sed -n 's,^\t*\(use \)\{0\,1\}\./,,p' go.work)
+
+# Where goroutines share state, tests run under the race detector.
+RACE := modules/servicecache modules/healthcheck modules/conntrack services/agent modules/dataplane
+
+# Packages whose tests program the kernel, in network namespaces of their own.
+KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables modules/conntrack
+
+patterns = $(patsubst %,./%/...,$(1))
+
+LINT := build/tools/golangci-lint
+
+##@ Build
+
+.PHONY: build
+build: ## compile the programs into bin/
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/ $(call patterns,$(filter services/% lab,$(MODULES)))
+
+.PHONY: help
+help: ## show this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables: MODE=%s FAMILY=%s (ipv4, ipv6, dual) NODES=%s\n' $(MODE) $(FAMILY) $(NODES)
+
+##@ Test
+
+.PHONY: test
+test: deps lint test-race test-plain ## lint, then every test of every module; needs root
+
+.PHONY: test-race
+test-race: deps go
+	$(GO) test -race $(call patterns,$(RACE))
+
+.PHONY: test-plain
+test-plain: deps go
+	$(GO) test $(call patterns,$(filter-out $(RACE) e2e,$(MODULES)))
+
+.PHONY: test-kernel
+test-kernel: deps go ## only the tests that send packets through a kernel; needs root
+	$(GO) test -count=1 $(call patterns,$(KERNEL))
+
+.PHONY: golden
+golden: go ## write the expected outputs of tests anew, to be read in the diff
+	$(GO) test $$(git grep -l 'flag.Bool("update"' -- '*_test.go' | xargs -rn1 dirname | sort -u | sed 's,^,./,') -update
+
+.PHONY: bench
+bench: go ## run the benchmarks (BENCH=regexp)
+	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem $(call patterns,$(filter modules/%,$(MODULES)))
+
+.PHONY: fuzz
+fuzz: go ## run each fuzz target for FUZZTIME (30s)
+	@git grep -n '^func Fuzz' -- '*_test.go' | sed 's/:[0-9]*:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read -r file target; do \
+	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(or $(FUZZTIME),30s) "./$$(dirname "$$file")"; \
+	done
+
+##@ Check
+
+.PHONY: lint
+lint: $(LINT) ## golangci-lint on every module
+	$(LINT) run $(call patterns,$(MODULES))
+
+.PHONY: fix
+fix: $(LINT) ## format, and mend what the linter can mend
+	$(LINT) fmt $(MODULES)
+	$(LINT) run --fix $(call patterns,$(MODULES))
+
+.PHONY: tidy
+tidy: go ## write replace lines, go.work and go.sum files anew
+	$(GO) run ./tools/modsync
+	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) mod tidy); done
+
+.PHONY: verify
+verify: go $(LINT) ## modsync, layers, conventions, format, workflows, each module alone
+	$(GO) run ./tools/modsync -check
+	$(GO) test -count=1 ./tools/...
+	$(LINT) config verify
+	$(LINT) fmt --diff $(MODULES)
+	$(GO) tool actionlint
+	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) mod tidy -diff); done
+
+##@ Lab
+
+.PHONY: lab-up
+lab-up: lab-deps ## create a kind cluster whose Services are made by Portway
+	$(GO) run ./lab/cmd/lab up --mode $(MODE) --family $(FAMILY) --nodes $(NODES)
+
+.PHONY: lab-status
+lab-status: go ## what the lab runs
+	$(GO) run ./lab/cmd/lab status
+
+.PHONY: lab-load
+lab-load: lab-deps ## rebuild the agent and roll it out
+	$(GO) run ./lab/cmd/lab load
+
+.PHONY: lab-down
+lab-down: go ## remove the lab, and all that it left on the machine
+	$(GO) run ./lab/cmd/lab down
+
+.PHONY: e2e
+e2e: go ## run the end-to-end tests in the lab (MODE, FAMILY, LABELS)
+	$(GO) tool ginkgo run --label-filter '$(or $(LABELS),$(MODE) && $(FAMILY))' ./e2e
+
+##@ Tools
+
+.PHONY: deps
+deps: ## install the Debian packages that tests need
+	@tools/install-deps
+
+.PHONY: lab-deps
+lab-deps: go
+	@tools/install-deps lab
+
+.PHONY: go
+go:
+	@command -v $(GO) >/dev/null || { echo "Go is not installed; go.work names the version" >&2; exit 1; }
+
+# Compiled once: from an empty build cache it takes two minutes.
+$(LINT): tools/lint/go.mod tools/lint/go.sum | go
+	@echo "compiling golangci-lint"
+	@cd tools/lint && GOWORK=off $(GO) build -o $(CURDIR)/$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
