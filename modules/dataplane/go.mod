@@ -7,3 +7,5 @@ require (
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sys v0.50.0
 )
+
+require pgregory.net/rapid v1.3.0 // indirect
