@@ -105,16 +105,17 @@ func (p *parser) take(s *string) bool {
 // to reads a.b.c.d, a.b.c.d:port, x:y::z or [x:y::z]:port.
 func (p *parser) to(t *Target) bool {
 	word := p.next()
-	if t.To.IsValid() {
+	if t.To.IsValid() || len(word) == 0 {
 		return false
 	}
-	if a, err := netip.ParseAddr(string(word)); err == nil && a.Zone() == "" {
-		t.To = netip.AddrPortFrom(a, 0)
-		return true
+	if word[0] == '[' || bytes.Count(word, []byte(":")) == 1 {
+		to, err := netip.ParseAddrPort(string(word))
+		t.To = to
+		return err == nil && to.Addr().Zone() == "" && to.Port() != 0
 	}
-	to, err := netip.ParseAddrPort(string(word))
-	t.To = to
-	return err == nil && to.Addr().Zone() == "" && to.Port() != 0
+	a, err := netip.ParseAddr(string(word))
+	t.To = netip.AddrPortFrom(a, 0)
+	return err == nil && a.Zone() == ""
 }
 
 func (p *parser) redirect(t *Target) bool {

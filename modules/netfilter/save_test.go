@@ -1,0 +1,225 @@
+package netfilter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// printRuleset prints a set of tables again, in the order in which they were read.
+func printSave(t *testing.T, in string) string {
+	t.Helper()
+	var declared, rules, out strings.Builder
+	table := Table("")
+	finish := func() {
+		if table != "" {
+			fmt.Fprintf(&out, "*%s\n%s%sCOMMIT\n", table, declared.String(), rules.String())
+		}
+		declared.Reset()
+		rules.Reset()
+	}
+	err := ReadSave(strings.NewReader(in), func(at Table, c Chain) error {
+		if at != table {
+			finish()
+			table = at
+		}
+		policy := c.Policy
+		if policy == "" {
+			policy = "-"
+		}
+		fmt.Fprintf(&declared, ":%s %s [0:0]\n", c.Name, policy)
+		for _, r := range c.Rules {
+			fmt.Fprintf(&rules, "-A %s %s\n", c.Name, r)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish()
+	return out.String()
+}
+
+// lines returns the rules and chains of a save, sorted: their order in the
+// declarations is the only thing that reading forgets.
+func saveLines(s string) map[string]int {
+	lines := map[string]int{}
+	for line := range strings.Lines(s) {
+		line = strings.TrimRight(line, "\n ")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if i := strings.Index(line, " ["); line[0] == ':' && i > 0 {
+			line = line[:i]
+		}
+		lines[line]++
+	}
+	return lines
+}
+
+// Nothing of a foreign rule set is lost, whatever is in it.
+func TestReadSaveLosesNothing(t *testing.T) {
+	files, err := filepath.Glob("testdata/save/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+	for _, file := range files {
+		in, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := saveLines(string(in)), saveLines(printSave(t, string(in)))
+		for line, n := range want {
+			if got[line] != n {
+				t.Errorf("%s: %q is there %d times, want %d", file, line, got[line], n)
+			}
+			delete(got, line)
+		}
+		for line := range got {
+			t.Errorf("%s: %q was made up", file, line)
+		}
+	}
+}
+
+func TestOpaqueRules(t *testing.T) {
+	rows := []struct {
+		text   string
+		opaque bool
+		known  Rule // of the fields
+	}{
+		{"-j LOG --log-prefix \"a: -j \"", true, Rule{Target: Jump("LOG")}},
+		{"-p tcp -m multiport --dports 80,443 -j WEB", true, Rule{Protocol: Is(dataplane.TCP), Target: Jump("WEB")}},
+		{"-m limit --limit 5/min -g LATER", true, Rule{Target: Goto("LATER")}},
+		{"-p tcp -j REDIRECT --to-ports 80-90", true, Rule{Protocol: Is(dataplane.TCP), Target: Redirect(0)}},
+		{"-m mark --mark 0x1 -m comment --comment after -j A", false, Rule{Mark: MatchMark(1, 0xffffffff), Comment: "after", Target: Jump("A")}},
+		{"-m comment --comment a -m comment --comment b -j A", false, Rule{Comment: "a", Target: Jump("A")}},
+		{"-p tcp -m tcp -j A", false, Rule{Protocol: Is(dataplane.TCP), Target: Jump("A")}},
+		{"-m mark --mark 0x1 -m mark --mark 0x2 -j A", true, Rule{Mark: MatchMark(1, 0xffffffff), Target: Jump("A")}},
+		{"! ! -i lo -j A", true, Rule{Target: Jump("A")}},
+		{"-m comment --comment \"no end -j A", true, Rule{}},
+		{"-d 300.0.0.1/32 -j A", true, Rule{Target: Jump("A")}},
+		{"-d 10.0.0.1/33 -j A", true, Rule{Target: Jump("A")}},
+		{"-p tcp -m tcp --dport 70000 -j A", true, Rule{Protocol: Is(dataplane.TCP), Target: Jump("A")}},
+		{"-m statistic --mode random --probability 2 -j A", true, Rule{Target: Jump("A")}},
+		{"-m set --match-set X src,foo -j A", true, Rule{Target: Jump("A")}},
+	}
+	for _, row := range rows {
+		r := ParseRule(row.text)
+		if r.Text != row.text || r.String() != row.text {
+			t.Errorf("%s: kept as %q, prints %q", row.text, r.Text, r)
+		}
+		if r.Opaque != row.opaque {
+			t.Errorf("%s: opaque is %t", row.text, r.Opaque)
+		}
+		r.Text, r.Opaque = "", false
+		if r != row.known {
+			t.Errorf("%s:\n got %+v\nwant %+v", row.text, r, row.known)
+		}
+	}
+}
+
+func TestReadSaveRefusesNonsense(t *testing.T) {
+	rows := []string{
+		"-A PREROUTING -j ACCEPT\n",
+		"*nat\n*filter\n",
+		"*\n",
+		"*nat\n:PREROUTING\nCOMMIT\n",
+		"*nat\n:PREROUTING ACCEPT [0:0]\n-A OTHER -j ACCEPT\nCOMMIT\n",
+		"*nat\n:PREROUTING ACCEPT [0:0]\n",
+		"*nat\n-X\nCOMMIT\n",
+		"# Table `nat' is incompatible, use 'nft' tool.\nfoo\n",
+	}
+	for _, in := range rows {
+		if err := ReadSave(strings.NewReader(in), func(Table, Chain) error { return nil }); err == nil {
+			t.Errorf("%q was read without an error", in)
+		}
+	}
+}
+
+// A dump that was edited by hand may have the rules of a chain in two places.
+func TestReadRulesetJoinsChains(t *testing.T) {
+	rules, err := ReadRuleset(strings.NewReader(
+		"*nat\n:A - [0:0]\n:B - [0:0]\n[1:2] -A A -i a -j B\n-A B -j RETURN\n-A A -i b -j B\nCOMMIT\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := rules[NAT]["A"].Rules
+	if len(a) != 2 || a[0].In.Name != "a" || a[1].In.Name != "b" {
+		t.Errorf("chain A is %v", a)
+	}
+}
+
+func TestSaveErrors(t *testing.T) {
+	enterNamespace(t)
+	h := NewHost(testBackend("nft", dataplane.IPv4), 0)
+	restore(t, h, bigTransaction(200, 5))
+	stop := errors.New("enough")
+	if err := h.Save(t.Context(), NAT, func(Chain) error { return stop }); err != stop {
+		t.Errorf("the visitor's error came back as %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.Save(ctx, NAT, func(Chain) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a cancelled context: %v", err)
+	}
+	err := h.Save(t.Context(), "nonsense", func(Chain) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("a table that does not exist: %v", err)
+	}
+	h.backend.save = "iptables-of-nobody-save"
+	if err := h.Save(t.Context(), NAT, func(Chain) error { return nil }); err == nil {
+		t.Error("a program that does not exist gave no error")
+	}
+}
+
+// bigTransaction has chains of a shape as the iptables plane writes them.
+func bigTransaction(chains, endpoints int) Transaction {
+	tx := Transaction{Table: NAT}
+	for i := range chains {
+		c := Chain{Name: fmt.Sprintf("KUBE-SVC-%08d", i)}
+		for n := endpoints; n > 0; n-- {
+			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(n)}), 8080)
+			c.Rules = append(c.Rules, Rule{
+				Protocol: Is(dataplane.TCP), Comment: fmt.Sprintf("default/service-%d:http", i),
+				Probability: OneIn(n), Target: DNAT(to),
+			})
+		}
+		tx.Chains = append(tx.Chains, c)
+	}
+	return tx
+}
+
+func BenchmarkAppend(b *testing.B) {
+	tx := bigTransaction(10000, 5)
+	var buf []byte
+	for b.Loop() {
+		buf = tx.Append(buf[:0])
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*50000), "ns/rule")
+}
+
+func BenchmarkReadSave(b *testing.B) {
+	tx := bigTransaction(10000, 5)
+	in := tx.Append(nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		err := ReadSave(bytes.NewReader(in), func(_ Table, c Chain) error {
+			n += len(c.Rules)
+			return nil
+		})
+		if err != nil || n != 50000 {
+			b.Fatal(n, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*50000), "ns/rule")
+}
+
