@@ -126,6 +126,10 @@ deps: ## install the Debian packages that tests need
 lab-deps: go
 	@tools/install-deps lab
 
+.PHONY: modules
+modules:
+	@printf '%s\n' $(MODULES)
+
 .PHONY: go
 go:
 	@command -v $(GO) >/dev/null || { echo "Go is not installed; go.work names the version" >&2; exit 1; }
