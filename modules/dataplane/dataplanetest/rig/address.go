@@ -24,6 +24,12 @@ var (
 	NodeRange6 = netip.MustParsePrefix("fd00:77::/64")
 )
 
+// Alias4 and Alias6 are second addresses of the node under test.
+var (
+	Alias4 = netip.MustParseAddr("192.168.77.11")
+	Alias6 = netip.MustParseAddr("fd00:77::11")
+)
+
 var (
 	anywhere4 = netip.MustParsePrefix("0.0.0.0/0")
 	anywhere6 = netip.MustParsePrefix("::/0")
@@ -39,6 +45,30 @@ var (
 	gatewayAddrs = addresses{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd00:77::1")}
 	outsideAddrs = addresses{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("fd00:203::7")}
 )
+
+// Addrs returns the addresses that a host of that name has in every rig.
+func Addrs(name string) (v4, v6 netip.Addr, err error) {
+	var a addresses
+	var number int
+	switch {
+	case name == "node":
+		a = nodeAddrs
+	case name == "node2":
+		a = node2Addrs
+	case name == "up":
+		a = outsideAddrs
+	case name == "c":
+		a = podAddrs(1, 2)
+	case name == "remote":
+		a = podAddrs(2, 11)
+	default:
+		if _, err := fmt.Sscanf(name, "e%d", &number); err != nil || number < 1 || number > 200 {
+			return a.v4, a.v6, fmt.Errorf("no host is named %q", name)
+		}
+		a = podAddrs(1, 10+number)
+	}
+	return a.v4, a.v6, nil
+}
 
 // podAddrs numbers pods alike in both families: the digits of the last part are
 // the same.

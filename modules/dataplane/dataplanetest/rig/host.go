@@ -38,9 +38,13 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 }
 
 // newHost makes a namespace with the loopback interface up.
-func newHost(name string, mnt *os.File, addrs addresses) (*Host, error) {
-	h := &Host{Name: name, Addr4: addrs.v4, Addr6: addrs.v6, mnt: mnt}
-	err := onThread(func() error {
+func newHost(name string, mnt *os.File) (*Host, error) {
+	h := &Host{Name: name, mnt: mnt}
+	var err error
+	if h.Addr4, h.Addr6, err = Addrs(name); err != nil {
+		return nil, err
+	}
+	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("new network namespace: %w", err)
 		}

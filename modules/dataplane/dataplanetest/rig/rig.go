@@ -1,12 +1,21 @@
 package rig
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
-	"testing"
 )
+
+// TB is what a rig needs of a test; a [testing.TB] and a rapid.T are both one.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Context() context.Context
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
 
 // Options choose what varies between rigs. The zero value is a good rig.
 type Options struct {
@@ -38,7 +47,7 @@ type Rig struct {
 }
 
 // New builds a rig that lives as long as the test.
-func New(tb testing.TB, opts Options) *Rig {
+func New(tb TB, opts Options) *Rig {
 	tb.Helper()
 	r, err := open(opts)
 	if r != nil {
@@ -78,24 +87,17 @@ func open(opts Options) (*Rig, error) {
 func (r *Rig) addHosts() error {
 	r.Endpoints = make([]*Host, r.opts.Endpoints)
 	type wanted struct {
-		at    **Host
-		name  string
-		addrs addresses
+		at   **Host
+		name string
 	}
-	all := []wanted{
-		{&r.Node, "node", nodeAddrs},
-		{&r.Client, "c", podAddrs(1, 2)},
-		{&r.Up, "up", outsideAddrs},
-		{&r.Node2, "node2", node2Addrs},
-		{&r.Remote, "remote", podAddrs(2, 11)},
-	}
+	all := []wanted{{&r.Node, "node"}, {&r.Client, "c"}, {&r.Up, "up"}, {&r.Node2, "node2"}, {&r.Remote, "remote"}}
 	for i := range r.Endpoints {
-		all = append(all, wanted{&r.Endpoints[i], fmt.Sprintf("e%d", i+1), podAddrs(1, 11+i)})
+		all = append(all, wanted{&r.Endpoints[i], fmt.Sprintf("e%d", i+1)})
 	}
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, w := range all {
-		wg.Go(func() { *w.at, errs[i] = newHost(w.name, r.mnt, w.addrs) })
+		wg.Go(func() { *w.at, errs[i] = newHost(w.name, r.mnt) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
@@ -110,6 +112,16 @@ func (r *Rig) Hosts() []*Host {
 		}
 	}
 	return all
+}
+
+// Host returns the host of that name, or nil.
+func (r *Rig) Host(name string) *Host {
+	for _, h := range r.Hosts() {
+		if h.Name == name {
+			return h
+		}
+	}
+	return nil
 }
 
 // Pods are the pods of the node.

@@ -9,12 +9,20 @@ import (
 // address gives all hosts their addresses and waits until these work: no route
 // may name an address as its source earlier.
 func (r *Rig) address() error {
-	nodes := []*Host{r.Node, r.Node2}
-	for _, h := range nodes {
+	// Among equals the kernel prefers the oldest IPv4 and the youngest IPv6
+	// address as the source: the alias must be neither.
+	alias4, alias6 := netip.PrefixFrom(Alias4, NodeRange4.Bits()), netip.PrefixFrom(Alias6, NodeRange6.Bits())
+	if err := r.Node.addAddrs("eth0", alias6); err != nil {
+		return err
+	}
+	for _, h := range []*Host{r.Node, r.Node2} {
 		err := h.addAddrs("eth0", netip.PrefixFrom(h.Addr4, NodeRange4.Bits()), netip.PrefixFrom(h.Addr6, NodeRange6.Bits()))
 		if err != nil {
 			return err
 		}
+	}
+	if err := r.Node.addAddrs("eth0", alias4); err != nil {
+		return err
 	}
 	for _, pod := range append(r.Pods(), r.Remote) {
 		if err := pod.addAddrs("eth0", single(pod.Addr4), single(pod.Addr6)); err != nil {

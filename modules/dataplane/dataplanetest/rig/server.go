@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +41,7 @@ func parseSighting(line string) (Sighting, error) {
 //
 // A TCP client reads one line, the [Sighting], and then gets back what it sends.
 // A UDP client gets, for each packet, the sighting, a line end and the packet.
-func (h *Host) Serve(tb testing.TB, proto Protocol, port uint16) {
+func (h *Host) Serve(tb TB, proto Protocol, port uint16) {
 	tb.Helper()
 	if err := h.serve(tb, proto, port); err != nil {
 		tb.Fatalf("%s: serve %s port %d: %v", h.Name, proto, port, err)
@@ -50,7 +49,7 @@ func (h *Host) Serve(tb testing.TB, proto Protocol, port uint16) {
 }
 
 // ServeAll serves several ports, each over TCP and UDP.
-func (h *Host) ServeAll(tb testing.TB, ports ...uint16) {
+func (h *Host) ServeAll(tb TB, ports ...uint16) {
 	tb.Helper()
 	for _, port := range ports {
 		h.Serve(tb, TCP, port)
@@ -58,7 +57,7 @@ func (h *Host) ServeAll(tb testing.TB, ports ...uint16) {
 	}
 }
 
-func (h *Host) serve(tb testing.TB, proto Protocol, port uint16) error {
+func (h *Host) serve(tb TB, proto Protocol, port uint16) error {
 	addr := fmt.Sprintf(":%d", port)
 	if proto == UDP {
 		conn, err := h.ListenUDP(tb.Context(), addr)
@@ -77,7 +76,7 @@ func (h *Host) serve(tb testing.TB, proto Protocol, port uint16) error {
 
 // ServeHalfClosed answers on a TCP port only once the client has closed its
 // side: then with the sighting and the number of bytes that it has read.
-func (h *Host) ServeHalfClosed(tb testing.TB, port uint16) {
+func (h *Host) ServeHalfClosed(tb TB, port uint16) {
 	tb.Helper()
 	ln, err := h.Listen(tb.Context(), fmt.Sprintf(":%d", port))
 	if err != nil {
@@ -93,7 +92,7 @@ func (h *Host) ServeHalfClosed(tb testing.TB, port uint16) {
 
 // ServeConns answers each connection of a listener with a function, until the
 // test ends; then it closes all of them and waits.
-func (h *Host) ServeConns(tb testing.TB, ln net.Listener, answer func(*net.TCPConn)) {
+func (h *Host) ServeConns(tb TB, ln net.Listener, answer func(*net.TCPConn)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	tb.Cleanup(func() {
@@ -128,7 +127,7 @@ func (h *Host) greet(conn *net.TCPConn) {
 
 // serveUDP answers from the address that was asked. The kernel hands it over
 // with each packet, and takes it back with the answer.
-func (h *Host) serveUDP(tb testing.TB, conn *net.UDPConn) error {
+func (h *Host) serveUDP(tb TB, conn *net.UDPConn) error {
 	if err := wantDestination(conn); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -83,6 +84,20 @@ func (h *Host) addRouter6(iface string) error {
 
 // PodIface is the node's interface to one of its pods.
 func (r *Rig) PodIface(pod *Host) string { return r.opts.PodIface + pod.Name }
+
+// InInterface is the node's interface through which a host's packets come in; it
+// is empty for the node itself.
+func (r *Rig) InInterface(from *Host) string {
+	switch {
+	case from == r.Node:
+		return ""
+	case !slices.Contains(r.Pods(), from):
+		return "eth0"
+	case r.opts.Bridge != "":
+		return r.opts.Bridge
+	}
+	return r.PodIface(from)
+}
 
 // keepConntrackRules is a chain that only makes the kernel track connections.
 const keepConntrackRules = `table inet rig {
