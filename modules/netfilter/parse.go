@@ -21,7 +21,7 @@ type parser struct {
 	words
 	names  map[string]string
 	out    []byte
-	rule   *Rule
+	rule   Rule // being read
 	module string
 	not    bool
 }
@@ -30,8 +30,9 @@ type parser struct {
 // keeps the text if that is not what was read. So a rule cannot be misread
 // without being noticed, and never equals one that prints other bytes.
 func (p *parser) parse(line []byte) Rule {
-	var r Rule
-	p.rule, p.rest, p.module, p.not = &r, line, "", false
+	r := &p.rule
+	*r = Rule{}
+	p.rest, p.module, p.not = line, "", false
 	for word := p.next(); word != nil; word = p.next() {
 		if !p.option(word) {
 			r.Opaque = true
@@ -41,7 +42,7 @@ func (p *parser) parse(line []byte) Rule {
 	if p.out = r.Append(p.out[:0]); r.Opaque || !bytes.Equal(p.out, line) {
 		r.Text = string(line)
 	}
-	return r
+	return *r
 }
 
 // skipToTarget looks for the target of a rule that is not understood, so
@@ -76,7 +77,7 @@ func (p *parser) option(word []byte) bool {
 }
 
 func (p *parser) basic(word []byte) bool {
-	r := p.rule
+	r := &p.rule
 	switch string(word) {
 	case "-s":
 		return p.addr(&r.Source)
