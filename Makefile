@@ -29,7 +29,7 @@ LINT := build/tools/golangci-lint
 .PHONY: build
 build: ## compile the programs into bin/
 	@mkdir -p bin
-	$(GO) build -trimpath -o bin/ $(call patterns,$(filter services/% lab,$(MODULES)))
+	$(GO) build -trimpath -o bin/ $(addprefix ./,$(wildcard services/*/cmd/* lab/cmd/lab))
 
 .PHONY: help
 help: ## show this list
@@ -92,7 +92,7 @@ verify: go $(LINT) ## modsync, layers, conventions, format, workflows, each modu
 	$(LINT) config verify
 	$(LINT) fmt --diff $(MODULES)
 	$(GO) tool actionlint
-	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) build ./... && GOWORK=off $(GO) mod tidy -diff); done
+	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) vet ./... && GOWORK=off $(GO) mod tidy -diff); done
 
 ##@ Lab
 
