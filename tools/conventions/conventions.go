@@ -87,6 +87,31 @@ func CheckModules(tree fs.FS, modules []workspace.Module) []string {
 	return problems
 }
 
+// CheckVersions lists the dependencies that members require directly in versions
+// that differ: the workspace would select one of them, and a module alone test
+// another.
+func CheckVersions(modules []workspace.Module) []string {
+	type first struct{ dir, version string }
+	seen := make(map[string]first)
+	var problems []string
+	for _, module := range modules {
+		for _, require := range module.File.Require {
+			if !module.Member || require.Indirect {
+				continue
+			}
+			dependency, version := require.Mod.Path, require.Mod.Version
+			other, ok := seen[dependency]
+			if !ok {
+				seen[dependency] = first{module.Dir, version}
+			} else if other.version != version {
+				problems = append(problems, fmt.Sprintf("%s requires %s %s, %s requires %s",
+					module.Dir, dependency, version, other.dir, other.version))
+			}
+		}
+	}
+	return problems
+}
+
 // holdsGo says whether there is a Go file in dir or below it: a module that is
 // only a place in the workspace yet has nothing to document.
 func holdsGo(tree fs.FS, dir string) bool {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/mod/modfile"
+
 	"github.com/portway/portway/tools/workspace"
 )
 
@@ -31,7 +33,7 @@ func TestWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, problem := range append(problems, CheckModules(os.DirFS(root), modules)...) {
+	for _, problem := range slices.Concat(problems, CheckModules(os.DirFS(root), modules), CheckVersions(modules)) {
 		t.Error(problem)
 	}
 }
@@ -82,6 +84,25 @@ func TestCheckModules(t *testing.T) {
 		{Dir: "a", Member: true}, {Dir: "b", Member: true}, {Dir: "c", Member: true}, {Dir: "a/pins"},
 	}
 	if got, want := CheckModules(tree, modules), []string{"a has no doc.go"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestCheckVersions(t *testing.T) {
+	module := func(dir, requires string, member bool) workspace.Module {
+		file, err := modfile.Parse(dir, []byte("module x\n\nrequire (\n"+requires+"\n)\n"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return workspace.Module{Dir: dir, File: file, Member: member}
+	}
+	got := CheckVersions([]workspace.Module{
+		module("a", "k8s.io/api v0.37.2\nexample.org/x v1.0.0", true),
+		module("b", "k8s.io/api v0.37.2\nexample.org/x v1.1.0 // indirect", true),
+		module("c", "k8s.io/api v0.38.0", true),
+		module("d", "k8s.io/api v0.39.0", false),
+	})
+	if want := []string{"c requires k8s.io/api v0.38.0, a requires v0.37.2"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
