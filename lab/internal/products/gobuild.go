@@ -1,0 +1,114 @@
+// Package products makes what an offline cluster consists of: programs built
+// from pinned Go modules, root file systems made of Debian packages, and the
+// images assembled from both. Everything comes from the cache when it has been
+// made before from the same inputs.
+package products
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/portway/portway/lab/internal/cache"
+	"github.com/portway/portway/lab/internal/command"
+)
+
+// Maker makes products.
+type Maker struct {
+	Run   command.Runner
+	Store cache.Store
+	Lab   string // the directory of the lab's module
+}
+
+// programs are commands of one pinned module, compiled together.
+type programs struct {
+	name    string // the directory below build/ with the go.mod that pins them
+	main    []string
+	output  string // for a single program: its file name
+	tags    string
+	ldflags string
+}
+
+// KubernetesVersion is what the offline cluster runs. It is stamped into the
+// components, which refuse to start as v0.0.0, and must match
+// build/kubernetes/go.mod; a test holds that.
+const KubernetesVersion = "v1.37.2"
+
+const (
+	kubernetesVar = "-X k8s.io/component-base/version."
+	cniPlugins    = "github.com/containernetworking/plugins/plugins/"
+	containerd    = "github.com/containerd/containerd/v2/"
+)
+
+// kubernetesPrograms are all built with one set of flags: other flags would
+// compile the shared packages again.
+func kubernetesPrograms() programs {
+	p := programs{
+		name: "kubernetes",
+		ldflags: kubernetesVar + "gitVersion=" + KubernetesVersion + " " + kubernetesVar + "gitMajor=1 " +
+			kubernetesVar + "gitMinor=37 " + kubernetesVar + "gitTreeState=clean",
+		main: []string{"k8s.io/kubernetes/test/images/agnhost"},
+	}
+	for _, c := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet"} {
+		p.main = append(p.main, "k8s.io/kubernetes/cmd/"+c)
+	}
+	return p
+}
+
+// nodePrograms are the others that a node needs.
+func nodePrograms() []programs {
+	return []programs{
+		{
+			name:    "containerd",
+			main:    []string{containerd + "cmd/containerd", containerd + "cmd/containerd-shim-runc-v2", containerd + "cmd/ctr"},
+			tags:    "no_aufs,no_zfs,no_btrfs,no_devmapper",
+			ldflags: "-X " + containerd + "version.Version=v2.3.4",
+		},
+		{name: "etcd", main: []string{"go.etcd.io/etcd/server/v3"}, output: "etcd"},
+		{name: "critools", main: []string{"sigs.k8s.io/cri-tools/cmd/crictl"}},
+		{name: "cni", main: []string{cniPlugins + "ipam/host-local", cniPlugins + "main/loopback", cniPlugins + "main/ptp", cniPlugins + "meta/portmap"}},
+		{name: "coredns", main: []string{"github.com/coredns/coredns"}},
+	}
+}
+
+// build compiles p and returns the directory with the programs.
+func (m Maker) build(ctx context.Context, p programs, note func(string)) (string, error) {
+	dir := filepath.Join(m.Lab, "build", p.name)
+	env := []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="}
+	version, err := m.Run.Run(ctx, command.Cmd{Args: []string{"go", "env", "GOVERSION", "GOARCH"}, Dir: dir, Env: env})
+	if err != nil {
+		return "", fmt.Errorf("programs of %s: %w", p.name, err)
+	}
+	key := new(cache.Key).Add("go", version).Add("main", strings.Join(p.main, " ")).
+		Add("output", p.output).Add("tags", p.tags).Add("ldflags", p.ldflags)
+	for _, file := range []string{"go.mod", "go.sum"} {
+		if err := key.AddFile(file, filepath.Join(dir, file)); err != nil {
+			return "", fmt.Errorf("programs of %s: %w", p.name, err)
+		}
+	}
+	return m.Store.Get(ctx, p.name, key, func(out string) error {
+		args := []string{"go", "build", "-v", "-trimpath", "-tags", p.tags, "-ldflags", "-s -w " + p.ldflags, "-o", filepath.Join(out, p.output) + trailing(p)}
+		count := 0
+		_, err := m.Run.Run(ctx, command.Cmd{
+			Args: append(args, p.main...), Dir: dir, Env: env,
+			Line: func(line string) {
+				if strings.HasPrefix(line, "go: downloading") {
+					note(p.name + ": " + strings.TrimPrefix(line, "go: "))
+					return
+				}
+				count++
+				note(fmt.Sprintf("%s: %d packages compiled", p.name, count))
+			},
+		})
+		return err
+	})
+}
+
+// trailing is what tells `go build -o` that the output is a directory.
+func trailing(p programs) string {
+	if p.output == "" {
+		return "/"
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+package products
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/portway/portway/lab/internal/cache"
+	"github.com/portway/portway/lab/internal/command"
+)
+
+// Own builds a command of the lab's own module and returns the program. Its
+// path stands for its content, so what holds it can be cached by that.
+func (m Maker) Own(ctx context.Context, name string, note func(string)) (string, error) {
+	return m.Program(ctx, m.Lab, "./cmd/"+name, note)
+}
+
+// Program builds a static program from a module of this repository, which may
+// change at any time: it is always built (Go's own cache makes that quick) and
+// stored under the hash of what came out.
+func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) (string, error) {
+	name := filepath.Base(pkg)
+	note("building " + name)
+	if err := os.MkdirAll(m.Store.Dir, 0o755); err != nil {
+		return "", fmt.Errorf("program %s: %w", name, err)
+	}
+	work, err := os.MkdirTemp(m.Store.Dir, "program-")
+	if err != nil {
+		return "", fmt.Errorf("program %s: %w", name, err)
+	}
+	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
+	built := filepath.Join(work, name)
+	_, err = m.Run.Run(ctx, command.Cmd{
+		Args: []string{"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built, pkg},
+		Dir:  dir, Env: []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="},
+	})
+	if err != nil {
+		return "", fmt.Errorf("program %s: %w", name, err)
+	}
+	key := new(cache.Key)
+	if err := key.AddFile("program", built); err != nil {
+		return "", err
+	}
+	stored, err := m.Store.Get(ctx, name, key, func(out string) error {
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			return err
+		}
+		return os.Rename(built, filepath.Join(out, name))
+	})
+	return filepath.Join(stored, name), err
+}
+
+// moduleDir is where the Go command keeps a module that the lab requires.
+func (m Maker) moduleDir(ctx context.Context, module string) (string, error) {
+	cmd := command.Cmd{Args: []string{"go", "list", "-m", "-f", "{{.Dir}}", module}, Dir: m.Lab, Env: []string{"GOWORK=off", "GOFLAGS="}}
+	out, err := m.Run.Run(ctx, cmd)
+	if err != nil {
+		return "", fmt.Errorf("module %s: %w", module, err)
+	}
+	dir := strings.TrimSpace(out)
+	if dir == "" {
+		return "", fmt.Errorf("module %s is not downloaded; run: (cd %s && GOWORK=off go mod download)", module, m.Lab)
+	}
+	return dir, nil
+}
