@@ -96,11 +96,3 @@ func firstLine(b []byte) []byte {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(b), []byte("\n"))
 	return line
 }
-
-// Sets lists sets by netlink.
-func (h *Host) Sets(_ context.Context, _ func(name string) bool) ([]Set, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// ChangeSets changes sets by netlink.
-func (h *Host) ChangeSets(_ context.Context, _ SetPlan) error { return errors.ErrUnsupported }

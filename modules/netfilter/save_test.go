@@ -222,4 +222,3 @@ func BenchmarkReadSave(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*50000), "ns/rule")
 }
-

@@ -55,17 +55,20 @@ type SetEntry struct {
 // SetChange adds an entry to a set or takes it out.
 type SetChange struct {
 	Set   string
+	Type  SetType
 	Entry SetEntry
 }
 
 // SetPlan is a list of changes to sets. They are made in the order of the
-// fields.
+// fields, and each may be made twice without harm.
 type SetPlan struct {
-	// Create makes sets with their entries.
+	// Create makes sets with their entries; they may exist already.
 	Create []Set
-	Add    []SetChange
-	Remove []SetChange
-	// Swap exchanges the contents of two sets of one type.
-	Swap    [][2]string
+	// Replace puts sets in the place of those of the same name that differ
+	// in more than their entries, even while rules use them. Then the type
+	// and family must be the same, or it fails with ErrSetInUse or the like.
+	Replace []Set
+	Add     []SetChange
+	Remove  []SetChange
 	Destroy []string
 }
