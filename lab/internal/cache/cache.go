@@ -127,9 +127,22 @@ func TryLock(path string) (unlock func(), err error) {
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), closeErr)
 	}
+	if !sameFile(f, path) { // its former owner removed it while we opened it
+		closeQuietly(f)
+		return TryLock(path)
+	}
 	// The kernel frees the lock with the last descriptor, also when we are
-	// killed; the file stays, as removing it would race with its next owner.
+	// killed. The owner may remove the file.
 	return func() { closeQuietly(f) }, nil
+}
+
+func sameFile(f *os.File, path string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(mine, there)
 }
 
 // Lock takes the lock file at path, waiting for its present owner.

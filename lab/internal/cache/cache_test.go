@@ -125,6 +125,37 @@ func TestLock(t *testing.T) {
 	again()
 }
 
+func TestLockFileMayBeRemovedByItsOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := TryLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stale.Close() //nolint:errcheck // only read
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if sameFile(stale, path) {
+		t.Error("a removed file passes for the lock")
+	}
+	next, err := TryLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next()
+	if sameFile(stale, path) {
+		t.Error("the old file passes for the new lock")
+	}
+	if _, err := TryLock(path); !errors.Is(err, ErrLocked) {
+		t.Errorf("second TryLock: %v", err)
+	}
+}
+
 func TestDefaultFollowsTheEnvironment(t *testing.T) {
 	t.Setenv("PORTWAY_CACHE", "/somewhere")
 	if s, err := Default(); err != nil || s.Dir != "/somewhere/portway/lab" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/portway/portway/lab/internal/step"
 )
@@ -20,7 +21,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	l.state, err = l.load()
 	if errors.Is(err, errDown) {
 		fmt.Fprintln(l.Out, "The lab is down.")
-		return nil
+		return l.removeState()
 	}
 	if err != nil {
 		return err
@@ -28,9 +29,14 @@ func (l *Lab) Down(ctx context.Context) error {
 	if err := step.RunAll(ctx, l.Out, l.downSteps()); err != nil {
 		return fmt.Errorf("%w\n  what is left can be tried again: make lab-down", err)
 	}
+	return l.removeState()
+}
+
+func (l *Lab) removeState() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("state of the lab: %w", err)
 	}
+	_ = os.Remove(filepath.Dir(l.dir)) // only if nothing else of Portway is in it
 	return nil
 }
 

@@ -77,7 +77,7 @@ func findRepo() (string, error) {
 
 // lock keeps other lab commands out while one changes things.
 func (l *Lab) lock() (unlock func(), err error) {
-	unlock, err = cache.TryLock(filepath.Join(filepath.Dir(l.dir), "lab.lock"))
+	unlock, err = cache.TryLock(filepath.Join(l.dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("another lab command is at work: %w", err)
 	}
