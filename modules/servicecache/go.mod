@@ -6,6 +6,7 @@ require (
 	github.com/portway/portway/modules/dataplane v0.0.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
+	pgregory.net/rapid v1.3.0
 )
 
 require (
