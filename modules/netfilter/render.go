@@ -3,8 +3,6 @@ package netfilter
 import (
 	"net/netip"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/portway/portway/modules/dataplane"
 )
@@ -169,64 +167,6 @@ func (m PortMatch) append(b []byte, option string) []byte {
 	return strconv.AppendUint(b, uint64(m.Last), 10)
 }
 
-// maxComment is what the comment match of the kernel holds.
-const maxComment = 255
-
-// Comment makes a text fit for a rule's comment: one line of valid UTF-8
-// that is cut where the kernel would refuse it.
-func Comment(text string) string {
-	clean := strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || c == utf8.RuneError {
-			return ' '
-		}
-		return c
-	}, text)
-	if len(clean) <= maxComment {
-		return clean
-	}
-	end := maxComment
-	for !utf8.RuneStart(clean[end]) {
-		end--
-	}
-	return clean[:end]
-}
-
-func appendComment(b []byte, text string) []byte {
-	if text == "" {
-		return b
-	}
-	b = append(b, " -m comment --comment "...)
-	return appendQuoted(b, text)
-}
-
-// appendQuoted quotes as iptables-save does: only where it must.
-func appendQuoted(b []byte, text string) []byte {
-	if isPlain(text) {
-		return append(b, text...)
-	}
-	b = append(b, '"')
-	for i := range len(text) {
-		switch text[i] {
-		case '"', '\\', '\'':
-			b = append(b, '\\')
-		}
-		b = append(b, text[i])
-	}
-	return append(b, '"')
-}
-
-func isPlain(text string) bool {
-	for i := range len(text) {
-		c := text[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return text != ""
-}
-
 func (r *Rule) appendAddrTypes(b []byte) []byte {
 	if r.SourceType == AnyType && r.DestType == AnyType {
 		return b
@@ -322,95 +262,4 @@ func (m SetMatch) append(b []byte) []byte {
 // kernel's integer comes back unchanged.
 func appendProbability(b []byte, p uint32) []byte {
 	return strconv.AppendFloat(b, float64(p)/certain, 'f', 11, 64)
-}
-
-func (t *Target) append(b []byte) []byte {
-	switch t.Kind {
-	case NoTarget:
-		return b
-	case TargetGoto:
-		return append(append(b, " -g "...), t.Name...)
-	}
-	b = append(b, " -j "...)
-	switch t.Kind {
-	case TargetJump:
-		return append(b, t.Name...)
-	case TargetReject:
-		return append(append(b, "REJECT --reject-with "...), t.Name...)
-	case TargetDNAT:
-		return t.appendTo(append(b, "DNAT --to-destination "...))
-	case TargetSNAT:
-		return t.appendTo(append(b, "SNAT --to-source "...))
-	case TargetRedirect:
-		return t.appendRedirect(b)
-	case TargetMark:
-		b = appendHex(append(b, "MARK --set-xmark "...), t.Value)
-		return appendHex(append(b, '/'), t.Mask)
-	case TargetMasquerade:
-		b = append(b, "MASQUERADE"...)
-		if t.RandomFully {
-			b = append(b, " --random-fully"...)
-		}
-		return b
-	case TargetAddSet, TargetDelSet, TargetMapMark:
-		return t.appendSet(b)
-	}
-	return append(b, verdictName(t.Kind)...)
-}
-
-func verdictName(k TargetKind) string {
-	switch k {
-	case TargetAccept:
-		return "ACCEPT"
-	case TargetDrop:
-		return "DROP"
-	case TargetReturn:
-		return "RETURN"
-	}
-	return ""
-}
-
-func (t *Target) appendTo(b []byte) []byte {
-	a, port := t.To.Addr(), t.To.Port()
-	switch {
-	case port == 0:
-		return appendIP(b, a)
-	case a.Is4():
-		b = append(a.AppendTo(b), ':')
-	default:
-		b = appendIP(append(b, '['), a)
-		b = append(b, "]:"...)
-	}
-	return strconv.AppendUint(b, uint64(port), 10)
-}
-
-func (t *Target) appendRedirect(b []byte) []byte {
-	b = append(b, "REDIRECT"...)
-	if t.To.Port() == 0 {
-		return b
-	}
-	return strconv.AppendUint(append(b, " --to-ports "...), uint64(t.To.Port()), 10)
-}
-
-func (t *Target) appendSet(b []byte) []byte {
-	option := " --add-set "
-	switch t.Kind {
-	case TargetDelSet:
-		option = " --del-set "
-	case TargetMapMark:
-		option = " --map-set "
-	}
-	b = append(append(b, "SET"...), option...)
-	b = append(append(b, t.Name...), ' ')
-	b = append(b, t.Parts...)
-	if t.Kind == TargetMapMark {
-		return append(b, " --map-mark"...)
-	}
-	if t.Exist {
-		b = append(b, " --exist"...)
-	}
-	if t.Timeout != 0 {
-		b = strconv.AppendUint(append(b, " --timeout "...), uint64(t.Timeout), 10)
-	}
-	return b
 }
