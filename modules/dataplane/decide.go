@@ -39,18 +39,24 @@ type Verdict struct {
 
 	masquerade Masquerade
 	source     netip.Addr
+	node       *Node
 }
 
 // MasqueradeTo tells whether the flow's source must be replaced on its way to
 // an endpoint: MasqueradeNo, MasqueradeYes or MasqueradeEither. An endpoint on
 // this node that reaches itself is always masqueraded (kubernetes#20475); for
-// one on another node both are right, for that node sees to it.
+// one on another node both are right, for that node sees to it. So they are
+// for an endpoint at an address of this node, a host network pod: its replies
+// pass here whatever source it sees, and the kernel never masquerades what it
+// delivers to itself.
 func (v Verdict) MasqueradeTo(e Endpoint) Masquerade {
-	if v.masquerade == MasqueradeNo && v.source == e.Addr.Addr() {
-		if e.Local {
-			return MasqueradeYes
-		}
+	switch {
+	case v.masquerade != MasqueradeNo && v.node.Holds(e.Addr.Addr()):
 		return MasqueradeEither
+	case v.masquerade == MasqueradeNo && v.source == e.Addr.Addr() && !e.Local:
+		return MasqueradeEither
+	case v.masquerade == MasqueradeNo && v.source == e.Addr.Addr():
+		return MasqueradeYes
 	}
 	return v.masquerade
 }
@@ -81,7 +87,7 @@ func (v Verdict) String() string {
 // flow's origin. Flows to a ClusterIP that match no port are rejected, and
 // those to an address of the ServiceCIDRs that no Service has are dropped.
 func (s *Snapshot) Decide(f Flow) Verdict {
-	v := Verdict{Origin: s.node.Origin(f), source: f.Src.Addr()}
+	v := Verdict{Origin: s.node.Origin(f), source: f.Src.Addr(), node: s.node}
 	m, ok := s.lookup(f)
 	if !ok {
 		v.Action, v.Reason = s.decideUnclaimed(f)
@@ -116,7 +122,7 @@ func (s *Snapshot) resolve(m Masquerade, f Flow) Masquerade {
 		}
 		return MasqueradeYes
 	case MasqueradeEither:
-		if u, ok := s.addrs.get(addrKey{f.Src.Addr()}); ok && u.any() {
+		if s.IsServiceIP(f.Src.Addr()) {
 			return MasqueradeYes
 		}
 	}
@@ -140,16 +146,18 @@ func (s *Snapshot) lookup(f Flow) (Match, bool) {
 	return s.Lookup(FrontendKey{FamilyOf(a).Unspecified(), port, f.Protocol})
 }
 
+// decideUnclaimed decides flows that mean no frontend. An address that the
+// node holds on a device of somebody else is never restricted, even if it is
+// a ClusterIP: a node-local DNS cache lives there.
 func (s *Snapshot) decideUnclaimed(f Flow) (Action, string) {
 	a := f.Dst.Addr()
-	if u, ok := s.addrs.get(addrKey{a}); ok && u.clusterIP > 0 {
-		return Reject, "the ClusterIP has no such port"
-	}
 	switch {
-	case s.IsIgnored(a):
-		return NotOurs, "the ClusterIP belongs to a Service of another proxy"
 	case s.node.Holds(a):
 		return NotOurs, "an address of this node"
+	case s.IsClusterIP(a):
+		return Reject, "the ClusterIP has no such port"
+	case s.IsIgnored(a):
+		return NotOurs, "the ClusterIP belongs to a Service of another proxy"
 	case s.node.DropUnallocated && containsAddr(s.node.ServiceCIDRs, a):
 		return Drop, "the ServiceCIDR's address belongs to no Service"
 	}

@@ -26,7 +26,7 @@ func testNode() *Node {
 	return &Node{
 		Name:              "node",
 		PrimaryIPs:        ips("192.168.77.10"),
-		Addresses:         ips("10.244.1.1", "127.0.0.1", "192.168.77.10"),
+		Addresses:         ips("10.96.0.12", "10.244.1.1", "127.0.0.1", "192.168.77.10"),
 		NodePortAddrs:     ips("192.168.77.10"),
 		LoopbackNodePorts: true,
 		Detectors:         []Detector{{Family: IPv4, Prefix: netip.MustParsePrefix("10.244.0.0/16")}},
@@ -124,6 +124,7 @@ func TestDecide(t *testing.T) {
 		{"other port of a ClusterIP", flow("TCP", "veth1", pod, "10.96.0.10:81"), Reject, 0, 0},
 		{"echo request to a ClusterIP", flow("ICMP", "veth1", "10.244.1.9:0", "10.96.0.10:0"), Reject, 0, 0},
 		{"unallocated address", flow("TCP", "veth1", pod, "10.96.7.7:80"), Drop, 0, 0},
+		{"other port of a ClusterIP that the node holds", flow("TCP", "veth1", pod, "10.96.0.12:8080"), NotOurs, 0, 0},
 		{"ClusterIP of another proxy", flow("TCP", "veth1", pod, "10.96.0.99:80"), NotOurs, 0, 0},
 		{"address elsewhere", flow("TCP", "veth1", pod, "192.0.2.1:80"), NotOurs, 0, 0},
 	} {
@@ -158,6 +159,20 @@ func TestDecideHairpin(t *testing.T) {
 	v = s.Decide(flow("TCP", "eth0", "10.244.2.20:4000", "10.96.0.10:80"))
 	if m := v.MasqueradeTo(v.Pool.Endpoints[1]); m != MasqueradeEither {
 		t.Errorf("an endpoint elsewhere to itself: %s", m)
+	}
+}
+
+// A host network endpoint on this node is reached without POSTROUTING.
+func TestDecideLeavesMasqueradeOpenToItsOwnAddresses(t *testing.T) {
+	hostNetwork := pool(Cluster, "10.244.2.20:80", "192.168.77.10:80")
+	r := to(hostNetwork, MasqueradeYes)
+	b := Empty().Edit()
+	b.SetNode(testNode())
+	b.Put(port("host", TCP, []*Pool{hostNetwork}, frontend(NodePort, "", 30080, r, r, r)))
+	v := build(t, b).Decide(flow("TCP", "eth0", "198.51.100.7:4000", "192.168.77.10:30080"))
+	far, here := hostNetwork.Endpoints[0], hostNetwork.Endpoints[1]
+	if v.MasqueradeTo(far) != MasqueradeYes || v.MasqueradeTo(here) != MasqueradeEither {
+		t.Errorf("elsewhere %s, here %s", v.MasqueradeTo(far), v.MasqueradeTo(here))
 	}
 }
 

@@ -54,6 +54,9 @@ type Report struct {
 	// Repaired are the differences that a Sync with Distrust found and
 	// mended, other than those that the snapshot explains.
 	Repaired []Difference
+	// Warnings are what an operator must know although nothing failed, such as
+	// rules of ours in the iptables back end that is not in use, which win.
+	Warnings []string
 	// Again is when the plane wants the next Sync at the latest, because
 	// something drains; zero if it has no such wish.
 	Again time.Time

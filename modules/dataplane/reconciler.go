@@ -236,6 +236,9 @@ func (r *Reconciler) log(res SyncResult, l *lane) {
 	for _, f := range res.Report.Failed {
 		log.Error("Service port could not be programmed", "servicePort", f.Name.String(), "err", f.Err)
 	}
+	for _, w := range res.Report.Warnings {
+		log.Warn(w)
+	}
 	for _, d := range res.Report.Repaired {
 		log.Warn("Repaired what somebody else changed", "difference", d.String())
 	}
