@@ -13,11 +13,11 @@ type Tuple struct{ Src, Dst netip.AddrPort }
 // Entry is one flow that the kernel remembers.
 type Entry struct {
 	Protocol dataplane.Protocol
-	// Zone is the conntrack zone of the original direction, 0 unless a rule of
-	// somebody assigned another. It is part of the entry's identity.
-	Zone uint16
-	// ID distinguishes the entry from an earlier or later one of the same
-	// flow.
+	// Zone and ReplyZone are the conntrack zones of the two directions, 0 unless
+	// a rule of somebody assigned another. They are part of the entry's identity.
+	Zone, ReplyZone uint16
+	// ID is the kernel's number, made of the original tuple and of where the
+	// entry lies in memory.
 	ID uint32
 	// Orig is what the client sent, before any translation.
 	Orig Tuple

@@ -4,7 +4,10 @@ go 1.26.0
 
 require (
 	github.com/portway/portway/modules/dataplane v0.0.0
+	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.50.0
 )
+
+require github.com/vishvananda/netns v0.0.5 // indirect
 
 replace github.com/portway/portway/modules/dataplane => ../dataplane

@@ -49,11 +49,20 @@ func (Table) Dump(ctx context.Context, f dataplane.Family, yield func(Entry) boo
 		return fmt.Errorf("list %s UDP flows: %w", f, err)
 	}
 	defer s.close()
-	if err := s.send(dumpRequest(f)); err != nil {
+	if err := s.dump(ctx, f, yield); err != nil {
 		return fmt.Errorf("list %s UDP flows: %w", f, err)
 	}
+	return ctx.Err()
+}
+
+// dump asks for the flows of a family and yields them as they come. The kernel
+// produces them as they are read, so there is nothing to overflow.
+func (s *socket) dump(ctx context.Context, f dataplane.Family, yield func(Entry) bool) error {
+	if err := s.send(dumpRequest(f)); err != nil {
+		return err
+	}
 	var refused unix.Errno
-	err = s.receive(func(r reply) bool {
+	err := s.receive(func(r reply) bool {
 		switch r.kind {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 			refused = r.errno()
@@ -65,12 +74,9 @@ func (Table) Dump(ctx context.Context, f dataplane.Family, yield func(Entry) boo
 		return false
 	})
 	if refused != 0 {
-		err = refused
+		return refused
 	}
-	if err != nil {
-		return fmt.Errorf("list %s UDP flows: %w", f, err)
-	}
-	return ctx.Err()
+	return err
 }
 
 // Delete implements [Flows].
@@ -124,17 +130,18 @@ func dumpRequest(f dataplane.Family) []byte {
 	})
 }
 
-// deleteRequests asks for all entries in one packet. Each request names the
-// entry's ID, so that a newer entry of the same flow, which is right, stays;
-// its sequence number is its index.
+// deleteRequests asks for all entries in one packet; sequence numbers are
+// indices. An entry is named by its reply tuple and its ID, which covers the
+// original tuple. So one that took its place meanwhile and leads to another
+// endpoint is not mistaken for it, even if it lies at the same place in memory.
 func deleteRequests(entries []Entry) []byte {
 	var b []byte
 	for i, e := range entries {
 		b = message(b, msgDelete, unix.NLM_F_REQUEST|unix.NLM_F_ACK, uint32(i), func(b []byte) []byte {
-			b = append(b, nfgenmsg(dataplane.FamilyOf(e.Orig.Src.Addr()))...)
-			b = nested(b, attrTupleOrig, func(b []byte) []byte { return appendTuple(b, e.Orig, e.Protocol) })
-			if e.Zone != 0 {
-				b = attr(b, attrZone, binary.BigEndian.AppendUint16(nil, e.Zone)...)
+			b = append(b, nfgenmsg(dataplane.FamilyOf(e.Reply.Src.Addr()))...)
+			b = nested(b, attrTupleReply, func(b []byte) []byte { return appendTuple(b, e.Reply, e.Protocol) })
+			if e.ReplyZone != 0 {
+				b = attr(b, attrZone, binary.BigEndian.AppendUint16(nil, e.ReplyZone)...)
 			}
 			return attr(b, attrID, binary.BigEndian.AppendUint32(nil, e.ID)...)
 		})
@@ -176,12 +183,12 @@ func parseEntry(b []byte) (Entry, bool) {
 	attrs(b[len(nfgenmsg(0)):], func(kind uint16, v []byte) {
 		switch kind {
 		case attrTupleOrig:
-			// A zone that counts in this direction only is in the tuple.
+			// A zone that counts in one direction only is in its tuple.
 			orig = e.parseTuple(&e.Orig, v, &e.Zone)
 		case attrTupleReply:
-			reply = e.parseTuple(&e.Reply, v, new(uint16))
+			reply = e.parseTuple(&e.Reply, v, &e.ReplyZone)
 		case attrZone:
-			e.Zone = uint16Of(v)
+			e.Zone, e.ReplyZone = uint16Of(v), uint16Of(v)
 		case attrID:
 			if len(v) == 4 {
 				e.ID = binary.BigEndian.Uint32(v)
