@@ -97,7 +97,7 @@ func (s *socket) receive(done func(reply) bool) error {
 func (s *socket) recv() (int, error) {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.buf, 0)
-		if err == unix.EINTR { //nolint:errorlint // a bare number
+		if err == unix.EINTR {
 			continue
 		}
 		return n, os.NewSyscallError("recvfrom", err)

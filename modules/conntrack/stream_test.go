@@ -25,7 +25,7 @@ func TestDumpMemoryDoesNotGrow(t *testing.T) {
 	one := entryMessage(sample())
 	sent := make(chan error, 1)
 	go func() {
-		defer unix.Close(fds[1]) //nolint:errcheck // the test is over
+		defer unix.Close(fds[1])
 		if _, err := unix.Read(fds[1], make([]byte, receiveSize)); err != nil { // the request
 			sent <- err
 			return
@@ -112,7 +112,7 @@ func TestBrokenMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer unix.Close(fds[1]) //nolint:errcheck // the test is over
+			defer unix.Close(fds[1])
 			s := &socket{fd: fds[0], buf: make([]byte, receiveSize)}
 			defer s.close()
 			packet := make([]byte, 32)

@@ -14,9 +14,9 @@ import (
 
 // Messages and attributes of ctnetlink, from linux/netfilter/nfnetlink_conntrack.h.
 const (
-	msgNew    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
-	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
-	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	msgNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
+	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 + 1
+	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 + 2
 
 	attrTupleOrig  = 1
 	attrTupleReply = 2

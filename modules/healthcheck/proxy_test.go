@@ -24,7 +24,7 @@ func (c *clock) unapplied() (time.Time, bool) { return c.since, !c.since.IsZero(
 func ask(t *testing.T, h http.Handler, path string) (int, map[string]any) {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 	var body map[string]any
 	if rec.Code != http.StatusNotFound {
 		if err := json.Unmarshal(rec.Body.Bytes(), &body); err != nil {
@@ -174,7 +174,7 @@ func TestServeEndsWithTheContext(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if _, err := net.DialTimeout("tcp", l.Addr().String(), time.Second); err == nil {
+	if _, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String()); err == nil {
 		t.Error("still listening")
 	}
 	if err := p.Serve(t.Context(), l); err == nil {
