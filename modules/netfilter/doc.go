@@ -23,7 +23,7 @@
 // # The kernel
 //
 // [Kernel] is the kernel as a plane of one address family sees it: Save,
-// Restore, Sets, ChangeSets. [Host] is the real one. Dump reads saved
+// Restore, Sets, ChangeSets. [Host] is the real one. [Dump] reads saved
 // files. Package netfiltertest has one that lives in memory, refuses what the
 // kernel refuses, and fails on demand.
 //

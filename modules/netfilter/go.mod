@@ -3,6 +3,7 @@ module github.com/portway/portway/modules/netfilter
 go 1.26.0
 
 require (
+	github.com/coreos/go-iptables v0.8.0
 	github.com/portway/portway/modules/dataplane v0.0.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.50.0

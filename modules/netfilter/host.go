@@ -3,7 +3,6 @@ package netfilter
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -32,10 +31,13 @@ func NewHost(b Backend, lockWait time.Duration) *Host {
 func (h *Host) Backend() Backend { return h.backend }
 
 // Save runs iptables-save and reads its output while it runs.
-func (h *Host) Save(ctx context.Context, t Table, visit func(Chain) error) error {
+func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) error {
+	if !h.backend.isMade(t) {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, h.backend.save, "-t", string(t))
 	var stderr bytes.Buffer
@@ -56,15 +58,28 @@ func (h *Host) Save(ctx context.Context, t Table, visit func(Chain) error) error
 		cancel() // or it would wait for us to read on
 	}
 	waitErr := cmd.Wait()
-	switch {
-	case visitErr != nil:
+	if visitErr != nil {
 		return visitErr
+	}
+	return saveError(parent, cmd, readErr, waitErr, stderr.Bytes())
+}
+
+// saveError tells why a save failed: the context ended, the program said no,
+// or its output made no sense. An output that ends early has one of the
+// first two causes.
+func saveError(ctx context.Context, cmd *exec.Cmd, readErr, waitErr error, stderr []byte) error {
+	cause := context.Cause(ctx)
+	switch {
 	case readErr == nil && waitErr == nil:
 		return nil
-	case readErr == nil || ctx.Err() == nil || stderr.Len() > 0:
-		return fmt.Errorf("%s: %w: %s", cmd, errors.Join(waitErr, context.Cause(ctx)), firstLine(stderr.Bytes()))
+	case cause != nil:
+		return fmt.Errorf("%s: %w", cmd, cause)
+	case waitErr != nil && len(stderr) > 0:
+		return fmt.Errorf("%s: %w: %s", cmd, waitErr, firstLine(stderr))
+	case readErr != nil:
+		return fmt.Errorf("%s: %w", cmd, readErr)
 	}
-	return fmt.Errorf("%s: %w", cmd, readErr)
+	return fmt.Errorf("%s: %w", cmd, waitErr)
 }
 
 // Restore runs iptables-restore once.

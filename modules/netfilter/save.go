@@ -3,6 +3,7 @@ package netfilter
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -50,7 +51,7 @@ type saveReader struct {
 func (s *saveReader) line(line []byte) error {
 	line = bytes.TrimRight(line, " \r")
 	if len(line) == 0 || line[0] == '#' {
-		return nil
+		return comment(line)
 	}
 	if s.table == "" && line[0] != '*' {
 		return fmt.Errorf("%q is outside of a table", line)
@@ -64,6 +65,18 @@ func (s *saveReader) line(line []byte) error {
 		return s.commit()
 	}
 	return s.add(line)
+}
+
+// ErrIncompatible says that a table holds rules which only nft understands.
+// iptables-nft goes on to write to it, but shows nothing of it any more.
+var ErrIncompatible = errors.New("the table holds rules that only nft understands")
+
+// comment looks for the one comment that says that a table is left out.
+func comment(line []byte) error {
+	if bytes.HasPrefix(line, []byte("# Table ")) && bytes.Contains(line, []byte("is incompatible")) {
+		return fmt.Errorf("%w: %s", ErrIncompatible, line[2:])
+	}
+	return nil
 }
 
 func (s *saveReader) begin(t Table) error {

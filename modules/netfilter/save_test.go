@@ -135,7 +135,7 @@ func TestReadSaveRefusesNonsense(t *testing.T) {
 		"*nat\n:PREROUTING ACCEPT [0:0]\n-A OTHER -j ACCEPT\nCOMMIT\n",
 		"*nat\n:PREROUTING ACCEPT [0:0]\n",
 		"*nat\n-X\nCOMMIT\n",
-		"# Table `nat' is incompatible, use 'nft' tool.\nfoo\n",
+		"# Table `nat' is incompatible, use 'nft' tool.\n",
 	}
 	for _, in := range rows {
 		if err := ReadSave(strings.NewReader(in), func(Table, Chain) error { return nil }); err == nil {

@@ -1,0 +1,84 @@
+package netfilter
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// A walker reads the same from the kernel and from files saved of it.
+func TestDumpIsLikeTheKernel(t *testing.T) {
+	for _, f := range dataplane.Families() {
+		onBackends(t, f, func(t *testing.T, h *Host) {
+			changeSets(t, h, SetPlan{Create: everySet(f)})
+			command(t, "ipset", "create", "STRANGE", "list:set", "size", "4")
+			makeSets(t, f)
+			for table, rules := range features(f) {
+				restore(t, h, Transaction{Table: table, Chains: []Chain{chain("TEST", rules...), chain("SUB")}})
+			}
+			saved := command(t, h.backend.save)
+			d, err := ReadDump(f, strings.NewReader(saved), strings.NewReader(command(t, "ipset", "save")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			live, err := ReadWalker(t.Context(), h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dead, err := ReadWalker(t.Context(), d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(live.Rules, dead.Rules) {
+				t.Error("the rules differ")
+			}
+			for name, s := range live.Sets {
+				if p := PlanSets([]Set{s}, []Set{dead.Sets[name]}); s.Type.isKnown() && !p.IsEmpty() {
+					t.Errorf("set %s: %+v, saved as %+v", name, s, dead.Sets[name])
+				}
+			}
+			if len(live.Sets) != len(dead.Sets) {
+				t.Errorf("%d sets, saved as %d", len(live.Sets), len(dead.Sets))
+			}
+		})
+	}
+}
+
+func TestDumpCannotBeWritten(t *testing.T) {
+	d, err := ReadDump(dataplane.IPv4, strings.NewReader(serviceRules), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Restore(t.Context(), Transaction{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("rules: %v", err)
+	}
+	if err := d.ChangeSets(t.Context(), SetPlan{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("sets: %v", err)
+	}
+	stop := errors.New("enough")
+	if err := d.Save(t.Context(), NAT, func(Chain) error { return stop }); err != stop {
+		t.Errorf("the visitor's error came back as %v", err)
+	}
+}
+
+func TestReadSetsRefusesNonsense(t *testing.T) {
+	rows := []string{
+		"create\n", "destroy A\n", "add A 10.0.0.1\n", "create A hash:ip family\n", "create A hash:ip timeout x\n",
+		"create A hash:ip family inet\nadd A 10.0.0.1,tcp:80\n",
+		"create A hash:ip,port family inet\nadd A 10.0.0.1,tcp:80000\n",
+		"create A hash:ip,port family inet\nadd A 10.0.0.1,foo:80\n",
+		"create A hash:ip,port,ip family inet\nadd A 10.0.0.1,tcp:80,x\n",
+		"create A hash:net family inet\nadd A 10.0.0.1/99\n",
+		"create A hash:ip family inet\nadd A 10.0.0.1 timeout x\n",
+		"create A hash:ip family inet\nadd A 10.0.0.1 skbmark x\n",
+		"create A bitmap:port range 1-x\n",
+	}
+	for _, in := range rows {
+		if sets, err := ReadSets(strings.NewReader(in)); err == nil {
+			t.Errorf("%q was read as %v", in, sets)
+		}
+	}
+}
