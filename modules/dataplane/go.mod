@@ -6,6 +6,5 @@ require (
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sys v0.50.0
+	pgregory.net/rapid v1.3.0
 )
-
-require pgregory.net/rapid v1.3.0 // indirect

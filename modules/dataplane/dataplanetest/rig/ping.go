@@ -26,7 +26,7 @@ func (h *Host) Ping(ctx context.Context, to netip.Addr, timeout time.Duration) R
 	if err := socket.SetDeadline(deadline); err != nil {
 		return failure(err)
 	}
-	if _, err := socket.Write(echoRequest(to)); err != nil {
+	if _, err := socket.Write(echoRequest(to)); err != nil && !isFiltered(err) {
 		return failure(err)
 	}
 	if _, err := socket.Read(make([]byte, 64)); err != nil {

@@ -91,7 +91,7 @@ func Ask(ctx context.Context, conn net.Conn) Result {
 		return failure(err)
 	}
 	if _, isUDP := conn.(*net.UDPConn); isUDP {
-		if _, err := conn.Write([]byte("probe")); err != nil {
+		if _, err := conn.Write([]byte("probe")); err != nil && !isFiltered(err) {
 			return failure(err)
 		}
 	}
@@ -106,23 +106,28 @@ func Ask(ctx context.Context, conn net.Conn) Result {
 	return Result{Outcome: Answered, Sighting: seen}
 }
 
-// atOnce is the number of probes on their way at one time. Each has a thread.
-const atOnce = 128
-
 // SendAll sends many probes at once and returns their ends in the same order.
 func SendAll(ctx context.Context, probes []Probe) []Result {
 	results := make([]Result, len(probes))
+	Each(len(probes), func(i int) { results[i] = probes[i].Send(ctx) })
+	return results
+}
+
+// atOnce is the number of probes on their way at one time. Each has a thread.
+const atOnce = 128
+
+// Each calls f for every number below n, many at once, and waits.
+func Each(n int, f func(i int)) {
 	turn := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
-	for i, p := range probes {
+	for i := range n {
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			results[i] = p.Send(ctx)
+			f(i)
 		})
 	}
 	wg.Wait()
-	return results
 }
 
 func failure(err error) Result {
@@ -135,6 +140,10 @@ func failure(err error) Result {
 		return Result{Outcome: Failed, Err: err}
 	}
 }
+
+// isFiltered tells whether the sender's own rules took the packet. A refusal
+// follows, or nothing.
+func isFiltered(err error) bool { return errors.Is(err, syscall.EPERM) }
 
 func isTimeout(err error) bool {
 	var ne net.Error

@@ -130,10 +130,14 @@ func (r *Rig) Pods() []*Host { return append([]*Host{r.Client}, r.Endpoints...) 
 // configure sets what every host needs before it has an interface.
 func (r *Rig) configure() error {
 	for _, h := range r.Hosts() {
-		settings := answering
+		forward := "0"
 		if h == r.Node || h == r.Node2 {
-			settings = append(append([]setting{}, answering...), forwarding...)
+			forward = "1"
 		}
+		settings := append([]setting{
+			{"net.ipv4.ip_forward", forward},
+			{"net.ipv6.conf.all.forwarding", forward},
+		}, everywhere...)
 		if err := errors.Join(h.setSysctls(settings), h.linkUp("lo")); err != nil {
 			return err
 		}
@@ -141,25 +145,28 @@ func (r *Rig) configure() error {
 	return nil
 }
 
-var (
-	// answering makes hosts answer always and at once: a refusal that is rate
-	// limited looks like silence.
-	answering = []setting{
-		{"net.ipv4.icmp_ratemask", "0"},
-		{"net.ipv6.icmp.ratemask", "3-127"}, // all but destination unreachable
-		{"net.ipv4.ping_group_range", "0 0"},
-		{"net.ipv4.conf.all.accept_redirects", "0"},
-		{"net.ipv6.conf.all.accept_redirects", "0"},
-		{"net.ipv6.conf.default.accept_redirects", "0"},
-		{"net.ipv6.conf.all.accept_dad", "0"},
-		{"net.ipv6.conf.default.accept_dad", "0"},
-	}
-	// forwarding makes routers that do not talk about a packet which leaves
-	// where it came in, as all do that go back to up.
-	forwarding = []setting{
-		{"net.ipv4.ip_forward", "1"},
-		{"net.ipv6.conf.all.forwarding", "1"},
-		{"net.ipv4.conf.all.send_redirects", "0"},
-		{"net.ipv4.conf.default.send_redirects", "0"},
-	}
-)
+// everywhere are settings of all hosts. A new namespace inherits some from the
+// machine, which must not matter.
+var everywhere = []setting{
+	// A refusal that is rate limited looks like silence.
+	{"net.ipv4.icmp_ratemask", "0"},
+	{"net.ipv6.icmp.ratemask", "3-127"}, // all but destination unreachable
+	// Routers do not talk about packets that leave where they came in, as all
+	// do that go back to up.
+	{"net.ipv4.conf.all.send_redirects", "0"},
+	{"net.ipv4.conf.default.send_redirects", "0"},
+	{"net.ipv4.conf.all.accept_redirects", "0"},
+	{"net.ipv4.conf.default.accept_redirects", "0"},
+	{"net.ipv6.conf.all.accept_redirects", "0"},
+	{"net.ipv6.conf.default.accept_redirects", "0"},
+	{"net.ipv4.conf.all.rp_filter", "0"},
+	{"net.ipv4.conf.default.rp_filter", "0"},
+	{"net.ipv4.conf.all.arp_ignore", "0"},
+	{"net.ipv4.conf.default.arp_ignore", "0"},
+	// Addresses work without a search for duplicates.
+	{"net.ipv6.conf.all.disable_ipv6", "0"},
+	{"net.ipv6.conf.default.disable_ipv6", "0"},
+	{"net.ipv6.conf.all.accept_dad", "0"},
+	{"net.ipv6.conf.default.accept_dad", "0"},
+	{"net.ipv4.ping_group_range", "0 0"},
+}

@@ -116,6 +116,27 @@ func TestPing(t *testing.T) {
 	}
 }
 
+// TestOwnRulesRefuseOrSilence: a packet that its sender's rules take is an error
+// of the call that sends it, whatever becomes of it.
+func TestOwnRulesRefuseOrSilence(t *testing.T) {
+	r := start(t, Options{})
+	e1 := r.Endpoints[0].Addr4
+	for target, want := range map[string]Outcome{"REJECT": Refused, "DROP": Silent} {
+		if _, err := r.Node.Run(t.Context(), "iptables", "-I", "OUTPUT", "-d", e1.String(), "-j", target); err != nil {
+			t.Fatal(err)
+		}
+		for _, proto := range []Protocol{TCP, UDP} {
+			probe := Probe{From: r.Node, Proto: proto, To: netip.AddrPortFrom(e1, port)}
+			if got := probe.Send(t.Context()); got.Outcome != want {
+				t.Errorf("%s, %s: %s", target, probe, got)
+			}
+		}
+		if got := r.Node.Ping(t.Context(), e1, 0); got.Outcome != want {
+			t.Errorf("%s, ping: %s", target, got)
+		}
+	}
+}
+
 // rulesFor writes a Service by hand: one address that leads to e1, masqueraded
 // for clients from outside.
 func rulesFor(service netip.Addr, to *Host) string {

@@ -1,0 +1,25 @@
+// Package dataplanetest holds every mode to the contract of package dataplane,
+// on a real kernel and with real packets.
+//
+// [RunLaws] is one call that a mode's test makes. It generates Services, lets
+// the mode's planes program them on the node of a network rig, and checks
+//
+//  1. after a Sync the audit finds nothing,
+//  2. a second Sync writes nothing,
+//  3. whatever the snapshots in between, the kernel ends in the same state,
+//  4. for every flow, what Explain reads from the kernel and where a real packet
+//     ends are what Snapshot.Decide says,
+//  5. while kernel calls fail no access is widened, and afterwards all is right,
+//  6. cleaning up leaves what belongs to others as it was,
+//  7. a mode lacks just the capabilities that it declares,
+//  8. a process killed at any point leaves every flow as it was or as it is to
+//     be, and the next one gets things right.
+//
+// [RunScenarios] plays hand-written scenarios: a txtar file of Services, and who
+// reaches whom. A failing law prints the Services that it failed with in that
+// form, so that it can become a scenario.
+//
+// [Service] and [State] are the small model behind both. It decides traffic
+// policies a second time, on its own, in the fewest words possible: it is the
+// part of the specification that snapshots are made by.
+package dataplanetest

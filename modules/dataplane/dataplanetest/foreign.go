@@ -1,0 +1,121 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+)
+
+// foreignRules are what a node has before a proxy starts: kubelet's hint and
+// canary chains, a network plugin's masquerading, somebody's firewall. None of
+// them touches the flows of the rig.
+const foreignRules = `*raw
+-A PREROUTING -p tcp -m tcp --dport 1 -j NOTRACK
+COMMIT
+*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A PREROUTING -m comment --comment "not ours" -p tcp --dport 1 -j MARK --set-xmark 0x10000/0x10000
+COMMIT
+*nat
+:KUBE-KUBELET-CANARY - [0:0]
+:CNI-abc - [0:0]
+:OTHER-KUBE-SVC-X - [0:0]
+-A PREROUTING -p tcp -m tcp --dport 1 -j CNI-abc
+-A OUTPUT -p tcp -m tcp --dport 1 -j CNI-abc
+-A POSTROUTING -p tcp -m tcp --dport 1 -m comment --comment "kubernetes service portals" -j CNI-abc
+-A CNI-abc -p tcp -m tcp --dport 2 -j RETURN
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A OUTPUT -j KUBE-FIREWALL
+-A FORWARD -p tcp -m tcp --dport 1 -j DROP
+-A KUBE-FIREWALL -p tcp -m tcp --dport 1 -m mark --mark 0x8000/0x8000 -j DROP
+COMMIT
+`
+
+// foreignTables are another program's nftables rules.
+const foreignTables = `table inet other {
+	chain forward { type filter hook forward priority 0; policy accept; tcp dport 1 drop; }
+}
+`
+
+// addForeign gives a node what belongs to others.
+func addForeign(ctx context.Context, node *rig.Host, cfg Config) error {
+	for _, f := range dataplane.Families() {
+		if _, err := node.RunInput(ctx, foreignRules, cfg.tool(f, "-restore")); err != nil {
+			return fmt.Errorf("rules of others: %w", err)
+		}
+	}
+	if _, err := node.RunInput(ctx, foreignTables, "nft", "-f", "-"); err != nil {
+		return fmt.Errorf("tables of others: %w", err)
+	}
+	if _, err := node.Run(ctx, "ipset", "create", "other", "hash:ip"); err != nil {
+		return fmt.Errorf("sets of others: %w", err)
+	}
+	return nil
+}
+
+// volatile is what changes in the kernel though nobody changes it: counters,
+// random seeds and sizes of sets, and set entries that packets have made.
+var volatile = regexp.MustCompile(`(?m)^#.*\n| ?\[\d+:\d+\]| initval \S+| hashsize \d+|^add .* timeout \d+\n| packets \d+ bytes \d+`)
+
+// dump is the state of the node's kernel in which planes leave traces. Equal
+// states give equal dumps.
+func dump(ctx context.Context, node *rig.Host, cfg Config) (string, error) {
+	commands := [][]string{{"ipset", "save", "-sorted"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"},
+		{"ip", "-6", "route", "show", "table", "all"}, {"ip", "rule"}, {"ip", "-6", "rule"}, {"nft", "list", "tables"}, {"nft", "list", "table", "inet", "other"}}
+	for _, backend := range []string{"nft", "legacy"} {
+		for _, f := range dataplane.Families() {
+			commands = append(commands, []string{Config{Iptables: backend}.tool(f, "-save")})
+		}
+	}
+	var b strings.Builder
+	for _, argv := range commands {
+		out, err := node.Run(ctx, argv...)
+		if err != nil {
+			return "", fmt.Errorf("dump: %w", err)
+		}
+		fmt.Fprintf(&b, "== %s\n%s", strings.Join(argv, " "), volatile.ReplaceAllString(out, ""))
+	}
+	if cfg.Normalize != nil {
+		return cfg.Normalize(b.String()), nil
+	}
+	return b.String(), nil
+}
+
+// difference lists the lines that only one of two texts has.
+func difference(a, b string) string {
+	var d strings.Builder
+	for _, line := range onlyIn(a, b) {
+		fmt.Fprintln(&d, "-", line)
+	}
+	for _, line := range onlyIn(b, a) {
+		fmt.Fprintln(&d, "+", line)
+	}
+	if d.Len() == 0 && a != b {
+		return "the same lines in another order\n"
+	}
+	return d.String()
+}
+
+// onlyIn lists the lines of a that b has not.
+func onlyIn(a, b string) []string {
+	has := make(map[string]bool)
+	for line := range strings.Lines(b) {
+		has[line] = true
+	}
+	var only []string
+	for line := range strings.Lines(a) {
+		if !has[line] {
+			only = append(only, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return only
+}

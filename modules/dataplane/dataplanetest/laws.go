@@ -1,0 +1,131 @@
+package dataplanetest
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/portway/portway/modules/dataplane"
+	"pgregory.net/rapid"
+)
+
+// RunLaws holds a mode to the laws of the package's description. The test's
+// package must have a TestMain that calls rig.Main.
+func RunLaws(t *testing.T, cfg Config) {
+	if text := os.Getenv(victimState); text != "" {
+		beVictim(t, cfg, text)
+		return
+	}
+	t.Run("walk", func(t *testing.T) { check(t, cfg, walk) })
+	t.Run("faults", func(t *testing.T) { check(t, cfg, faults) })
+	t.Run("cleanup", func(t *testing.T) { check(t, cfg, cleanup) })
+	t.Run("kill", func(t *testing.T) {
+		name := t.Name()
+		check(t, cfg, func(t *rapid.T, cfg Config) { kill(t, cfg, parentOf(name)) })
+	})
+}
+
+// check tries a property with generated cases until its budget is spent. A case
+// that failed is tried again, however long it takes to make it small.
+func check(t *testing.T, cfg Config, property func(*rapid.T, Config)) {
+	start, failed := time.Now(), false
+	rapid.Check(t, func(rt *rapid.T) {
+		if !failed && time.Since(start) > cfg.budget() {
+			return
+		}
+		done := false
+		defer func() { failed = failed || !done }()
+		property(rt, cfg)
+		done = true
+	})
+}
+
+// walk is laws 1 to 4, and 7.
+func walk(t *rapid.T, cfg Config) {
+	state := States().Draw(t, "state")
+	b := newBed(t, cfg, state)
+	for range rapid.IntRange(1, 4).Draw(t, "steps") {
+		b.mustSync(state)
+		b.checkSettled()
+		b.checkExplained(shotsOf(t, b, 25))
+		b.checkArrivals(shotsOf(t, b, 250))
+		state = Successor(state).Draw(t, "next state")
+	}
+	b.checkPathIndependent()
+}
+
+// shotsOf draws some of what could be sent at the bed's node.
+func shotsOf(t *rapid.T, b *bed, n int) []Shot {
+	all := b.shots()
+	if len(all) <= n {
+		return all
+	}
+	dice := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "choice of shots"), 0))
+	dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:n]
+}
+
+// shots are those of the families that planes are open for.
+func (b *bed) shots() []Shot {
+	var all []Shot
+	for _, s := range Shots(b.state, b.want) {
+		if _, ok := b.planes[familyOf(s)]; ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// checkSettled is laws 1 and 2.
+func (b *bed) checkSettled() {
+	b.t.Helper()
+	found, err := b.audit()
+	if err != nil {
+		b.fail("%v", err)
+	}
+	for _, d := range found {
+		b.fail("audit after sync: %s", d)
+	}
+	for _, distrust := range []bool{false, true} {
+		reports, err := b.sync(distrust)
+		if err != nil {
+			b.fail("second sync: %v", err)
+		}
+		for f, r := range reports {
+			if r.Writes != 0 || len(r.Repaired) != 0 {
+				b.fail("second sync of %s, distrust %t: %d writes, repaired %v", f, distrust, r.Writes, r.Repaired)
+			}
+		}
+	}
+}
+
+// checkExplained is the first half of law 4.
+func (b *bed) checkExplained(shots []Shot) {
+	b.t.Helper()
+	for _, s := range shots {
+		e, err := b.explain(s)
+		if err == nil {
+			err = b.want.Decide(s.Flow).Agrees(e)
+		}
+		if err != nil {
+			b.fail("explain %s: %v\n%s", s, err, stepsOf(e))
+		}
+	}
+}
+
+// checkPathIndependent is law 3.
+func (b *bed) checkPathIndependent() {
+	b.t.Helper()
+	if !b.cfg.Mode.Has(dataplane.StableKernelState) {
+		return
+	}
+	walked := b.mustDump()
+	b.close()
+	b.mustCleanup()
+	b.open(b.cfg.Mode.Open)
+	b.mustSync(b.state)
+	if direct := b.mustDump(); direct != walked {
+		b.fail("a walk of snapshots (-) and the direct way (+) end in different states:\n%s", difference(walked, direct))
+	}
+}

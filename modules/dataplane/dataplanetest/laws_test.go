@@ -1,0 +1,17 @@
+package dataplanetest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
+
+func TestNaivePlaneObeysTheLaws(t *testing.T) {
+	RunLaws(t, Config{
+		Mode:       naiveMode(""),
+		OpenFaulty: func(fail func() error) Open { return openNaive("", fail) },
+	})
+}

@@ -1,0 +1,330 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// naive is the simplest plane that obeys the laws: it writes all rules anew
+// whenever any of them changes. Its faults can be chosen, to see that a law
+// finds them.
+type naive struct {
+	family dataplane.Family
+	fault  string
+	fail   func() error
+	want   *dataplane.Snapshot
+	rules  string // as written
+	saved  string // as read back
+}
+
+func naiveMode(fault string) dataplane.Mode {
+	return dataplane.Mode{
+		Name:  "naive",
+		Probe: func(context.Context, dataplane.Family) error { return nil },
+		Open:  openNaive(fault, func() error { return nil }),
+		Cleanup: func(ctx context.Context, f dataplane.Family) error {
+			if fault == "leaves a chain" {
+				return nil
+			}
+			p := naive{family: f, fail: func() error { return nil }}
+			return p.cleanup(ctx)
+		},
+	}
+}
+
+func openNaive(fault string, fail func() error) Open {
+	return func(_ context.Context, f dataplane.Family) (dataplane.Plane, error) {
+		return &naive{family: f, fault: fault, fail: fail}, nil
+	}
+}
+
+func (p *naive) Close() error { return nil }
+
+func (p *naive) Sync(ctx context.Context, r dataplane.SyncRequest) (dataplane.Report, error) {
+	rules := p.render(r.Want)
+	if saved, err := p.save(ctx); err != nil {
+		return dataplane.Report{}, err
+	} else if rules == p.rules && saved == p.saved && p.fault != "writes always" {
+		p.want = r.Want
+		return dataplane.Report{}, nil
+	}
+	if err := p.fail(); err != nil {
+		return dataplane.Report{}, fmt.Errorf("write rules: %w", err)
+	}
+	if err := p.jumps(ctx); err != nil {
+		return dataplane.Report{}, err
+	}
+	if err := p.restore(ctx, rules); err != nil {
+		return dataplane.Report{}, err
+	}
+	saved, err := p.save(ctx)
+	p.want, p.rules, p.saved = r.Want, rules, saved
+	return dataplane.Report{Writes: 1, Full: true}, err
+}
+
+func (p *naive) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
+	saved, err := p.save(ctx)
+	if p.render(want) != p.rules || saved != p.saved {
+		return []dataplane.Difference{{Object: "all rules", Want: p.saved, Have: saved}}, err
+	}
+	return nil, err
+}
+
+// Explain believes that the rules are right, unless it is to be wrong.
+func (p *naive) Explain(_ context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
+	v := p.want.Decide(f)
+	if p.fault == "explains wrongly" && v.Action == dataplane.Reject {
+		v.Action = dataplane.Drop
+	}
+	if v.Pool == nil {
+		return dataplane.Explanation{Outcomes: []dataplane.Outcome{{Action: v.Action}}}, nil
+	}
+	var e dataplane.Explanation
+	for _, ep := range v.Pool.Endpoints {
+		e.Outcomes = append(e.Outcomes, dataplane.Outcome{
+			Action: v.Action, Endpoint: ep.Addr, Masqueraded: v.MasqueradeTo(ep) == dataplane.MasqueradeYes,
+		})
+	}
+	return e, nil
+}
+
+const (
+	chains = ":T-PRE - [0:0]\n:T-OUT - [0:0]\n:T-POST - [0:0]\n"
+	mark   = "-j MARK --set-xmark 0x4000/0x4000"
+)
+
+// jumpRules are the only rules in the chains of others.
+var jumpRules = [][2]string{
+	{"nat", "PREROUTING -j T-PRE"}, {"nat", "OUTPUT -j T-OUT"}, {"nat", "POSTROUTING -j T-POST"},
+	{"mangle", "PREROUTING -j T-PRE"}, {"mangle", "OUTPUT -j T-OUT"},
+	{"filter", "INPUT -j T-PRE"}, {"filter", "FORWARD -j T-PRE"}, {"filter", "OUTPUT -j T-OUT"},
+}
+
+func (p *naive) jumps(ctx context.Context) error {
+	var missing strings.Builder
+	for _, t := range []string{"nat", "mangle", "filter"} {
+		fmt.Fprintf(&missing, "*%s\n%s", t, chains)
+		for _, j := range jumpRules {
+			if j[0] == t && !strings.Contains(p.saved, "-A "+j[1]+"\n") {
+				fmt.Fprintf(&missing, "-D %[1]s\n-A %[1]s\n", j[1])
+			}
+		}
+		missing.WriteString("COMMIT\n")
+	}
+	text := missing.String()
+	if saved, err := p.save(ctx); err == nil {
+		for _, j := range jumpRules {
+			if !strings.Contains(saved, "-A "+j[1]+"\n") {
+				text = strings.Replace(text, "-D "+j[1]+"\n", "", 1)
+			}
+		}
+	}
+	return p.restore(ctx, text)
+}
+
+func (p *naive) cleanup(ctx context.Context) error {
+	saved, err := p.save(ctx)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, t := range []string{"nat", "mangle", "filter"} {
+		fmt.Fprintf(&b, "*%s\n", t)
+		for _, j := range jumpRules {
+			if j[0] == t && strings.Contains(saved, "-A "+j[1]+"\n") {
+				fmt.Fprintf(&b, "-D %s\n", j[1])
+			}
+		}
+		if strings.Contains(saved, "T-PRE") {
+			for _, c := range []string{"T-PRE", "T-OUT", "T-POST"} {
+				fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", c)
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return p.restore(ctx, b.String())
+}
+
+// render writes the rules of a snapshot.
+func (p *naive) render(want *dataplane.Snapshot) string {
+	r := rules{want: want, naive: p}
+	for sp := range want.ServicePorts() {
+		for _, f := range sp.Frontends {
+			if f.Family == p.family {
+				r.addFrontend(sp, f)
+			}
+		}
+	}
+	r.addUnclaimed()
+	fmt.Fprintf(&r.nat, "-A T-POST -m mark --mark 0x4000/0x4000 -j MASQUERADE\n")
+	flush := "-F T-PRE\n-F T-OUT\n-F T-POST\n"
+	return fmt.Sprintf("*mangle\n%[1]s%[2]sCOMMIT\n*nat\n%[1]s%[3]sCOMMIT\n*filter\n%[1]s%[4]s%[5]sCOMMIT\n",
+		chains+flush, r.mangle.String(), r.exact.String()+r.nodePorts.String()+r.nat.String(), r.filter.String(), r.filterLast.String())
+}
+
+type rules struct {
+	*naive
+	want                          *dataplane.Snapshot
+	mangle, exact, nodePorts, nat strings.Builder
+	filter, filterLast            strings.Builder
+}
+
+// origins are the matches of the origins, in the order in which they are tried.
+func (r *rules) origins() []struct {
+	origin       dataplane.Origin
+	chain, match string
+} {
+	type o = struct {
+		origin       dataplane.Origin
+		chain, match string
+	}
+	all := []o{{dataplane.FromNode, "T-OUT", ""}}
+	if d, ok := r.want.Node().Detector(r.family); ok {
+		match := "-i " + d.Interface
+		switch {
+		case d.Prefix.IsValid():
+			match = "-s " + d.Prefix.String()
+		case d.IsPrefix:
+			match += "+"
+		}
+		all = append(all, o{dataplane.FromPod, "T-PRE", match})
+	}
+	return append(all, o{dataplane.FromOutside, "T-PRE", ""})
+}
+
+func (r *rules) addFrontend(sp *dataplane.ServicePort, f *dataplane.Frontend) {
+	proto := strings.ToLower(sp.Name.Protocol.String())
+	for _, dst := range r.addrs(f) {
+		to := fmt.Sprintf("-d %s -p %s -m %s --dport %d", dst, proto, proto, f.Port)
+		if f.Sources != nil && r.fault != "ignores source ranges" {
+			r.addSources(to, f.Sources)
+		}
+		for _, o := range r.origins() {
+			r.addRoute(o.chain, strings.TrimSpace(o.match+" "+to), f, f.Routes[o.origin])
+		}
+	}
+}
+
+func (r *rules) addrs(f *dataplane.Frontend) []netip.Addr {
+	if f.Kind != dataplane.NodePort {
+		return []netip.Addr{f.Addr}
+	}
+	return slices.DeleteFunc(slices.Clone(r.want.Node().NodePortAddrs), func(a netip.Addr) bool {
+		_, taken := r.want.Lookup(dataplane.FrontendKey{Addr: a, Port: f.Port})
+		return dataplane.FamilyOf(a) != r.family || taken
+	})
+}
+
+// addSources drops what is not listed before anything else sees it.
+func (r *rules) addSources(to string, s *dataplane.SourceRanges) {
+	for _, p := range s.Prefixes {
+		fmt.Fprintf(&r.mangle, "-A T-PRE %s -s %s -j MARK --set-xmark 0x20000/0x20000\n", to, p)
+	}
+	fmt.Fprintf(&r.mangle, "-A T-PRE %s -m mark ! --mark 0x20000/0x20000 -j DROP\n", to)
+	if !s.Node {
+		fmt.Fprintf(&r.mangle, "-A T-OUT %s -j DROP\n", to)
+	}
+}
+
+func (r *rules) addRoute(chain, match string, f *dataplane.Frontend, route dataplane.Route) {
+	nat := &r.exact
+	if f.Kind == dataplane.NodePort {
+		nat = &r.nodePorts
+	}
+	switch route.Action {
+	case dataplane.Reject:
+		fmt.Fprintf(nat, "-A %s %s -j ACCEPT\n", chain, match)
+		writeReject(&r.filter, chain, match)
+	case dataplane.Drop:
+		action := "DROP"
+		if r.fault == "rejects what to drop" {
+			action = "REJECT"
+		}
+		fmt.Fprintf(nat, "-A %s %s -j ACCEPT\n", chain, match)
+		fmt.Fprintf(&r.filter, "-A %s %s -j %s\n", chain, match, action)
+	default:
+		r.addForward(nat, chain, match, route)
+	}
+}
+
+// writeReject resets TCP: with an ICMPv6 error a client learns of it only when
+// it sends its second SYN.
+func writeReject(b *strings.Builder, chain, match string) {
+	fmt.Fprintf(b, "-A %s %s -j REJECT", chain, match)
+	if strings.Contains(match, "-p tcp") {
+		b.WriteString(" --reject-with tcp-reset")
+	}
+	b.WriteByte('\n')
+}
+
+func (r *rules) addForward(nat *strings.Builder, chain, match string, route dataplane.Route) {
+	switch route.Masquerade {
+	case dataplane.MasqueradeYes:
+		if r.fault != "forgets to masquerade" {
+			fmt.Fprintf(nat, "-A %s %s %s\n", chain, match, mark)
+		}
+	case dataplane.MasqueradeRemote:
+		r.markRemote(nat, chain, match)
+	}
+	left := 0
+	for _, e := range route.Pool.Endpoints {
+		left += int(e.Weight)
+	}
+	for _, e := range route.Pool.Endpoints {
+		fmt.Fprintf(nat, "-A %s %s -m statistic --mode random --probability %.11f -j DNAT --to-destination %s\n",
+			chain, match, float64(e.Weight)/float64(left), e.Addr)
+		left -= int(e.Weight)
+		if hairpin := e.Addr.Addr(); r.fault != "forgets hairpins" {
+			fmt.Fprintf(&r.nat, "-A T-POST -s %[1]s -d %[1]s -m conntrack --ctstate DNAT -j MASQUERADE\n", hairpin)
+		}
+	}
+}
+
+// markRemote masquerades pods of other nodes, which only a source can tell.
+func (r *rules) markRemote(nat *strings.Builder, chain, match string) {
+	d, _ := r.want.Node().Detector(r.family)
+	if !d.Prefix.IsValid() {
+		return
+	}
+	fmt.Fprintf(nat, "-A %s %s %s\n", chain, match, mark)
+	for _, p := range r.want.Node().PodCIDRs {
+		if dataplane.FamilyOf(p.Addr()) == r.family {
+			here := strings.Replace(match, d.Prefix.String(), p.String(), 1)
+			fmt.Fprintf(nat, "-A %s %s -j MARK --set-xmark 0x0/0x4000\n", chain, here)
+		}
+	}
+}
+
+// addUnclaimed closes what no Service port has.
+func (r *rules) addUnclaimed() {
+	for ip := range r.want.ClusterIPs() {
+		if dataplane.FamilyOf(ip) == r.family {
+			for _, chain := range []string{"T-PRE", "T-OUT"} {
+				writeReject(&r.filterLast, chain, fmt.Sprintf("-d %s -p tcp", ip))
+				writeReject(&r.filterLast, chain, "-d "+ip.String())
+			}
+		}
+	}
+}
+
+func (p *naive) restore(ctx context.Context, text string) error {
+	cmd := exec.CommandContext(ctx, naiveTool(p.family, "-restore"), "--noflush")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s\n%s", err, out, text)
+	}
+	return nil
+}
+
+func (p *naive) save(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, naiveTool(p.family, "-save")).Output()
+	return volatile.ReplaceAllString(string(out), ""), err
+}
+
+func naiveTool(f dataplane.Family, suffix string) string { return Config{}.tool(f, suffix) }
