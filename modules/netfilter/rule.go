@@ -231,3 +231,18 @@ func OneIn(n int) uint32 {
 
 // certain is the probability 1 in the kernel's units.
 const certain = 1 << 31
+
+// SetNames lists the sets that a rule matches or changes.
+func (r *Rule) SetNames() []string {
+	var names []string
+	for _, m := range r.Sets {
+		if m.Name != "" {
+			names = append(names, m.Name)
+		}
+	}
+	switch r.Target.Kind {
+	case TargetAddSet, TargetDelSet, TargetMapMark:
+		names = append(names, r.Target.Name)
+	}
+	return names
+}

@@ -24,7 +24,7 @@ func PlanSets(want, have []Set) SetPlan {
 		switch {
 		case !ok:
 			plan.Create = append(plan.Create, w)
-		case !w.sameHeader(h):
+		case !w.SameHeader(h):
 			plan.Replace = append(plan.Replace, w)
 		case !w.Expires:
 			plan.diff(&w, h)
@@ -36,7 +36,8 @@ func PlanSets(want, have []Set) SetPlan {
 
 const defaultMaxEntries = 65536 // of the kernel
 
-func (s *Set) sameHeader(o *Set) bool {
+// SameHeader says whether two sets differ in their entries only.
+func (s *Set) SameHeader(o *Set) bool {
 	return s.Type == o.Type && s.Family == o.Family && s.Expires == o.Expires &&
 		s.Timeout == o.Timeout && s.Marks == o.Marks &&
 		s.FirstPort == o.FirstPort && s.LastPort == o.LastPort &&
@@ -55,23 +56,23 @@ func orDefault(n uint32) uint32 {
 func (p *SetPlan) diff(want, have *Set) {
 	old := make(map[SetEntry]SetEntry, len(have.Entries))
 	for _, e := range have.Entries {
-		old[e.key()] = e
+		old[e.Key()] = e
 	}
 	for _, e := range want.Entries {
-		if is, ok := old[e.key()]; !ok || is.Mark != e.Mark || is.MarkMask != e.MarkMask {
+		if is, ok := old[e.Key()]; !ok || is.Mark != e.Mark || is.MarkMask != e.MarkMask {
 			p.Add = append(p.Add, SetChange{Set: want.Name, Type: want.Type, Entry: e})
 		}
-		delete(old, e.key())
+		delete(old, e.Key())
 	}
 	for _, e := range have.Entries {
-		if _, unwanted := old[e.key()]; unwanted {
+		if _, unwanted := old[e.Key()]; unwanted {
 			p.Remove = append(p.Remove, SetChange{Set: want.Name, Type: want.Type, Entry: e})
 		}
 	}
 }
 
-// key is what the kernel looks an entry up by.
-func (e SetEntry) key() SetEntry {
+// Key is what the kernel looks an entry up by.
+func (e SetEntry) Key() SetEntry {
 	e.Mark, e.MarkMask, e.Timeout = 0, 0, 0
 	return e
 }
