@@ -94,16 +94,7 @@ func (c *Cache) DeleteEndpointSlice(namespace, name string) {
 }
 
 // SetServiceCIDR adds or replaces a ServiceCIDR.
-func (c *Cache) SetServiceCIDR(o *networkingv1.ServiceCIDR) {
-	var ps []netip.Prefix
-	for _, text := range o.Spec.CIDRs {
-		if p, err := parsePrefix(text); err == nil {
-			ps = append(ps, p)
-		}
-	}
-	c.cidrs[o.Name] = ps
-	c.dirtyNode = true
-}
+func (c *Cache) SetServiceCIDR(o *networkingv1.ServiceCIDR) { readCIDRs(o).set(c) }
 
 // DeleteServiceCIDR removes a ServiceCIDR if it is there.
 func (c *Cache) DeleteServiceCIDR(name string) {
