@@ -1,0 +1,192 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// Audit reads the kernel and says how it differs from what the snapshot wants.
+func (p *Plane) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
+	m := newModel(want.Node(), p.family, p.randomFully)
+	m.setFixed(fixedEntries(want, p.family))
+	var refused []dataplane.Difference
+	for sp := range want.ServicePorts() {
+		if err := m.put(sp); err != nil {
+			refused = append(refused, dataplane.Difference{Object: "service port", ServicePort: sp.Name, Want: err.Error()})
+		}
+	}
+	d := newDigester()
+	expect := m.digests(d)
+	r, err := read(ctx, p.kernel, p.family, d, expect)
+	if err != nil {
+		return nil, err
+	}
+	return append(refused, differences(m, expect, r)...), nil
+}
+
+// digests are those of all chains that the model wants. Its own chains must be
+// dirty.
+func (m *model) digests(d *digester) digests {
+	all := make(digests)
+	for id, rules := range m.dirty.own {
+		if rules != nil {
+			all[id] = d.of(rules)
+		}
+	}
+	for id := range m.shared {
+		all[id] = d.of(m.rules(id))
+	}
+	for _, id := range roots() {
+		all[id] = d.of(m.rules(id))
+	}
+	return all
+}
+
+// differences are sorted by object. The reading must have been made with the
+// digests that the model has.
+func differences(m *model, expect digests, r *reading) []dataplane.Difference {
+	var all []dataplane.Difference
+	for id := range expect {
+		if _, there := r.chains[id]; !there {
+			all = append(all, dataplane.Difference{
+				Object: id.String(), ServicePort: m.owners[id], Want: count(len(m.chainRules(id)), "rule"),
+			})
+		}
+	}
+	for id, rules := range r.odd {
+		if _, wanted := expect[id]; wanted {
+			all = append(all, m.ruleDifferences(id, m.chainRules(id), rules)...)
+		} else {
+			all = append(all, dataplane.Difference{Object: id.String(), Have: count(len(rules), "rule")})
+		}
+	}
+	for id, rules := range r.hooks {
+		if want := wantJumps(id); !inPlace(id.table, rules, want) {
+			ours := slices.DeleteFunc(slices.Clone(rules), func(r netfilter.Rule) bool { return !isOurs(id.table, r) })
+			all = append(all, dataplane.Difference{
+				Object: id.String() + ", our jumps in front", Want: text(want), Have: text(ours),
+			})
+		}
+	}
+	all = append(all, m.setDifferences(r.sets)...)
+	slices.SortFunc(all, func(a, b dataplane.Difference) int {
+		return strings.Compare(a.Object+a.Want+a.Have, b.Object+b.Want+b.Have)
+	})
+	return all
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func text(rules []netfilter.Rule) string {
+	all := make([]string, len(rules))
+	for i := range rules {
+		all[i] = rules[i].String()
+	}
+	return strings.Join(all, "; ")
+}
+
+// chainRules are the rules that a chain should have, whoever it belongs to.
+func (m *model) chainRules(id chainID) []netfilter.Rule {
+	owner, owned := m.owners[id]
+	if !owned {
+		return m.rules(id)
+	}
+	for _, c := range m.fragment(m.ports[owner]).chains {
+		if c.id == id {
+			return c.rules
+		}
+	}
+	return nil
+}
+
+// ruleDifferences names each rule that is missing or superfluous in a chain,
+// or says that they are in the wrong order.
+func (m *model) ruleDifferences(id chainID, want, have []netfilter.Rule) []dataplane.Difference {
+	balance := make(map[netfilter.Rule]int)
+	for _, r := range want {
+		balance[r]++
+	}
+	for _, r := range have {
+		balance[r]--
+	}
+	var all []dataplane.Difference
+	for r, n := range balance {
+		d := dataplane.Difference{Object: id.String(), ServicePort: m.ownerOf(id, r)}
+		switch {
+		case n > 0:
+			d.Want = r.String()
+		case n < 0:
+			d.Have = r.String()
+		default:
+			continue
+		}
+		all = append(all, d)
+	}
+	if all == nil {
+		all = append(all, dataplane.Difference{
+			Object: id.String() + ", order of rules", ServicePort: m.owners[id], Want: text(want), Have: text(have),
+		})
+	}
+	return all
+}
+
+// ownerOf names whom a rule serves.
+func (m *model) ownerOf(id chainID, r netfilter.Rule) dataplane.ServicePortName {
+	for _, s := range m.shared[id] {
+		if s.rule == r {
+			return s.owner
+		}
+	}
+	return m.owners[id]
+}
+
+func (m *model) setDifferences(have []netfilter.Set) []dataplane.Difference {
+	plan := netfilter.PlanSets(m.wantSets(), have)
+	var all []dataplane.Difference
+	add := func(set, want, have string) {
+		all = append(all, dataplane.Difference{Object: "ipset " + set, Want: want, Have: have})
+	}
+	for _, s := range plan.Create {
+		add(s.Name, count(len(s.Entries), "entry"), "")
+	}
+	for _, s := range plan.Replace {
+		add(s.Name, "a set of type "+string(s.Type)+" made by us", "another one")
+	}
+	for _, c := range plan.Add {
+		add(c.Set, entryText(c), "")
+	}
+	for _, c := range plan.Remove {
+		add(c.Set, "", entryText(c))
+	}
+	for _, name := range plan.Destroy {
+		add(name, "", "a set")
+	}
+	return all
+}
+
+// entryText is an entry as ipset prints it.
+func entryText(c netfilter.SetChange) string {
+	e := c.Entry
+	port := fmt.Sprint(e.Port)
+	if c.Type == netfilter.BitmapPort {
+		return port
+	}
+	s := e.Net.Addr().String()
+	if e.Protocol != 0 {
+		s += "," + strings.ToLower(e.Protocol.String()) + ":" + port
+	}
+	if e.Second.IsValid() {
+		s += "," + e.Second.String()
+	}
+	return s
+}

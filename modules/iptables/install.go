@@ -1,0 +1,170 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// install brings changes into the kernel. A ServicePort that the kernel
+// refuses is found, by what the error names or by halving, and left out; what
+// it replaces stays as it was, if that still works (kubernetes#36652).
+func (s *session) install(ctx context.Context, changes []change) error {
+	for _, c := range changes {
+		s.stage(c)
+	}
+	err := s.commit(ctx)
+	for culprit, ok := s.culprit(err); ok; culprit, ok = s.culprit(err) {
+		s.exclude(culprit, changes, err)
+		err = s.commit(ctx)
+	}
+	if err == nil || !refused(ctx, err) || len(changes) == 0 {
+		return err
+	}
+	for _, c := range changes {
+		s.unstage(c)
+	}
+	if err := s.commit(ctx); err != nil {
+		return err // it is not the fault of a ServicePort
+	}
+	if len(changes) == 1 {
+		s.failed[changes[0].name] = err
+		return nil
+	}
+	half := len(changes) / 2
+	if err := s.install(ctx, changes[:half]); err != nil {
+		return err
+	}
+	return s.install(ctx, changes[half:])
+}
+
+// stage makes a change in the model.
+func (s *session) stage(c change) {
+	delete(s.failed, c.name)
+	if c.new == nil {
+		s.model.remove(c.name)
+		return
+	}
+	if err := s.model.put(c.new); err != nil {
+		s.failed[c.name] = err
+	}
+}
+
+// unstage goes back to the version that works.
+func (s *session) unstage(c change) {
+	s.model.remove(c.name)
+	if c.old != nil {
+		// What it had may belong to another one by now; then it stays out.
+		_ = s.model.put(c.old)
+	}
+}
+
+// exclude takes out a ServicePort that the kernel refused.
+func (s *session) exclude(n dataplane.ServicePortName, changes []change, err error) {
+	refused := s.model.ports[n]
+	s.model.remove(n)
+	for _, c := range changes {
+		if c.name == n && c.old != nil && c.old != refused {
+			_ = s.model.put(c.old) // as in unstage
+		}
+	}
+	s.failed[n] = err
+}
+
+// retries are the changes that try again what failed.
+func (s *session) retries(want *dataplane.Snapshot, listed []change) []change {
+	again := make(map[dataplane.ServicePortName]bool)
+	for n := range s.failed {
+		again[n] = true
+	}
+	for _, c := range listed {
+		delete(again, c.name)
+	}
+	var all []change
+	for n := range again {
+		if sp, ok := want.ServicePort(n); ok {
+			all = append(all, change{n, s.model.ports[n], sp})
+		}
+	}
+	return all
+}
+
+// refused tells whether it was the content of a write that failed, and not the
+// writing.
+func refused(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || errors.Is(err, netfilter.ErrLockTimeout) {
+		return false
+	}
+	var restore *netfilter.RestoreError
+	return errors.As(err, &restore) || errors.Is(err, netfilter.ErrSetFull) ||
+		errors.Is(err, netfilter.ErrSetExists) || errors.Is(err, netfilter.ErrSetInUse)
+}
+
+// culprit is the ServicePort in whose chain or rule a write failed.
+func (s *session) culprit(err error) (dataplane.ServicePortName, bool) {
+	var restore *netfilter.RestoreError
+	if !errors.As(err, &restore) || errors.Is(err, netfilter.ErrLockTimeout) {
+		return dataplane.ServicePortName{}, false
+	}
+	id := chainID{restore.Table, restore.Chain}
+	if n, ok := s.model.owners[id]; ok {
+		return n, true
+	}
+	for _, r := range s.model.shared[id] {
+		if strings.HasSuffix(restore.Text, " "+r.rule.String()) {
+			return r.owner, true
+		}
+	}
+	return dataplane.ServicePortName{}, false
+}
+
+// commit writes what is dirty.
+func (s *session) commit(ctx context.Context) error {
+	plan := makePlan(s.model, s.have, s.reading, s.digest)
+	before, after := around(s.family, plan.sets)
+	if err := s.kernel.ChangeSets(ctx, before); err != nil {
+		return err
+	}
+	for _, tx := range plan.tables {
+		for _, part := range tx.Split(s.chunk) {
+			if part.IsEmpty() {
+				continue
+			}
+			if err := s.kernel.Restore(ctx, part); err != nil {
+				return err
+			}
+			s.confirm(part, plan.sums)
+		}
+	}
+	if err := s.kernel.ChangeSets(ctx, after); err != nil {
+		return err
+	}
+	s.report.Writes += plan.writes()
+	s.model.dirty, s.reading = newDirt(), nil
+	return nil
+}
+
+// confirm takes over what the kernel has accepted.
+func (s *session) confirm(tx netfilter.Transaction, sums digests) {
+	for _, c := range tx.Chains {
+		id := chainID{tx.Table, c.Name}
+		s.have[id] = sums[id]
+	}
+	for _, name := range tx.Delete {
+		delete(s.have, chainID{tx.Table, name})
+	}
+	if s.reading == nil {
+		return
+	}
+	for _, placed := range [][]netfilter.PlacedRule{tx.Remove, tx.Insert} {
+		for _, r := range placed {
+			id := chainID{tx.Table, r.Chain}
+			foreign := slices.DeleteFunc(s.reading.hooks[id], func(r netfilter.Rule) bool { return isOurs(tx.Table, r) })
+			s.reading.hooks[id] = append(slices.Clone(wantJumps(id)), foreign...)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package iptables
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// plan is what must be written to make the kernel equal to the model.
+type plan struct {
+	sets netfilter.SetPlan
+	// tables are in the order in which they are written.
+	tables [3]netfilter.Transaction
+	sums   digests // of the chains that are written
+	gone   map[chainID]bool
+}
+
+// makePlan compares what is dirty in the model with what the kernel's chains
+// are known to be. After a reading everything is dirty, and the reading says
+// what else there is.
+func makePlan(m *model, have digests, r *reading, d *digester) *plan {
+	p := &plan{sums: make(digests), gone: make(map[chainID]bool)}
+	for i, t := range tables() {
+		p.tables[i].Table = t
+	}
+	for id, rules := range m.dirty.own {
+		p.chain(id, rules, have, d)
+	}
+	for id := range m.dirty.shared {
+		p.chain(id, m.rules(id), have, d)
+	}
+	p.sets = m.dirtySets()
+	if r != nil {
+		for id := range r.chains {
+			if !m.wants(id) {
+				p.gone[id] = true
+			}
+		}
+		for id, rules := range r.hooks {
+			p.hook(id, rules)
+		}
+		p.sets = mergeSets(netfilter.PlanSets(m.wantSets(), r.sets), p.sets)
+	}
+	for id := range p.gone {
+		tx := p.table(id.table)
+		tx.Delete = append(tx.Delete, id.name)
+	}
+	for i := range p.tables {
+		sortTransaction(&p.tables[i])
+	}
+	return p
+}
+
+// table is the transaction of a table.
+func (p *plan) table(t netfilter.Table) *netfilter.Transaction {
+	return &p.tables[slices.Index(tables(), t)]
+}
+
+// chain writes a chain if it is not as it should be; nil rules remove it.
+func (p *plan) chain(id chainID, rules []netfilter.Rule, have digests, d *digester) {
+	sum, there := have[id]
+	if rules == nil {
+		if there {
+			p.gone[id] = true
+		}
+		return
+	}
+	want := d.of(rules)
+	if there && sum == want {
+		return
+	}
+	p.sums[id] = want
+	tx := p.table(id.table)
+	tx.Chains = append(tx.Chains, netfilter.Chain{Name: id.name, Rules: rules})
+}
+
+// hook puts our jumps first in one of the kernel's chains, unless they are.
+func (p *plan) hook(id chainID, rules []netfilter.Rule) {
+	want := wantJumps(id)
+	if inPlace(id.table, rules, want) {
+		return
+	}
+	tx := p.table(id.table)
+	for _, r := range rules {
+		if isOurs(id.table, r) {
+			tx.Remove = append(tx.Remove, netfilter.PlacedRule{Chain: id.name, Rule: r})
+		}
+	}
+	for i, r := range want {
+		tx.Insert = append(tx.Insert, netfilter.PlacedRule{Chain: id.name, At: i + 1, Rule: r})
+	}
+}
+
+func wantJumps(id chainID) []netfilter.Rule {
+	for _, h := range hooks() {
+		if h.id == id {
+			return h.jumps
+		}
+	}
+	return nil
+}
+
+func isOurs(t netfilter.Table, r netfilter.Rule) bool {
+	return jumps(r.Target) && ownsChain(t, r.Target.Name)
+}
+
+// inPlace tells whether our jumps are there, once, and before anything that
+// might take a Service's flow away (CVE-2019-9946). Calico insists on being
+// first in every chain; it translates only its own floating addresses, and
+// moving back and forth would never end.
+func inPlace(t netfilter.Table, rules, want []netfilter.Rule) bool {
+	for len(rules) > 0 && strings.HasPrefix(rules[0].Target.Name, "cali-") && len(want) > 0 {
+		rules = rules[1:]
+	}
+	if len(rules) < len(want) || !slices.Equal(rules[:len(want)], want) {
+		return false
+	}
+	return !slices.ContainsFunc(rules[len(want):], func(r netfilter.Rule) bool { return isOurs(t, r) })
+}
+
+// writes counts the rules, chains and entries that the plan changes.
+func (p *plan) writes() int {
+	n := len(p.sets.Add) + len(p.sets.Remove) + len(p.sets.Destroy)
+	for _, s := range slices.Concat(p.sets.Create, p.sets.Replace) {
+		n += 1 + len(s.Entries)
+	}
+	for _, tx := range p.tables {
+		n += len(tx.Remove) + len(tx.Insert) + len(tx.Delete)
+		for _, c := range tx.Chains {
+			n += max(1, len(c.Rules))
+		}
+	}
+	return n
+}
+
+// wants tells whether the chain should exist.
+func (m *model) wants(id chainID) bool {
+	_, owned := m.owners[id]
+	return owned || len(m.shared[id]) > 0 || slices.Contains(roots(), id)
+}
+
+// dirtySets are the changes to sets since the kernel was last equal. Doing one
+// twice does no harm, so what the kernel holds need not be known.
+func (m *model) dirtySets() netfilter.SetPlan {
+	var p netfilter.SetPlan
+	for name := range m.dirty.sets {
+		if s, ok := m.sets[name]; ok {
+			p.Create = append(p.Create, s)
+		} else {
+			p.Destroy = append(p.Destroy, name)
+		}
+	}
+	for e := range m.dirty.entries {
+		if m.entries[e] > 0 {
+			p.Add = append(p.Add, e)
+		} else {
+			p.Remove = append(p.Remove, e)
+		}
+	}
+	slices.SortFunc(p.Create, func(a, b netfilter.Set) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(p.Destroy)
+	slices.SortFunc(p.Add, compareChanges)
+	slices.SortFunc(p.Remove, compareChanges)
+	return p
+}
+
+// mergeSets adds to what a comparison found what must go because an earlier
+// attempt of this Sync may have made it.
+func mergeSets(compared, dirty netfilter.SetPlan) netfilter.SetPlan {
+	for _, name := range dirty.Destroy {
+		if !slices.Contains(compared.Destroy, name) {
+			compared.Destroy = append(compared.Destroy, name)
+		}
+	}
+	for _, c := range dirty.Remove {
+		if !slices.Contains(compared.Remove, c) {
+			compared.Remove = append(compared.Remove, c)
+		}
+	}
+	return compared
+}
+
+func compareChanges(a, b netfilter.SetChange) int {
+	if c := strings.Compare(a.Set, b.Set); c != 0 {
+		return c
+	}
+	return compareEntries(a.Entry, b.Entry)
+}
+
+// sortTransaction makes equal plans print equal bytes.
+func sortTransaction(tx *netfilter.Transaction) {
+	slices.SortFunc(tx.Chains, func(a, b netfilter.Chain) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(tx.Delete)
+	byChain := func(a, b netfilter.PlacedRule) int { return strings.Compare(a.Chain, b.Chain) }
+	slices.SortStableFunc(tx.Remove, byChain)
+	slices.SortStableFunc(tx.Insert, byChain)
+}

@@ -1,0 +1,254 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// frame is what depends on the node and not on any Service: the chains with
+// fixed names, and the jumps that lead to them.
+type frame struct {
+	family      dataplane.Family
+	mark        uint32
+	randomFully bool
+	dropInvalid bool
+	unallocated []netip.Prefix // ServiceCIDRs whose unknown addresses are dropped
+	// lenient refuses nothing but what Services themselves refuse.
+	lenient bool
+}
+
+func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
+	fr := frame{family: f, mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid}
+	if n.DropUnallocated {
+		fr.unallocated = ofFamily(n.ServiceCIDRs, f)
+	}
+	return fr
+}
+
+func (f frame) equal(o frame) bool {
+	return f.family == o.family && f.mark == o.mark && f.randomFully == o.randomFully &&
+		f.dropInvalid == o.dropInvalid && slices.Equal(f.unallocated, o.unallocated)
+}
+
+// roots are the chains that exist always.
+func roots() []chainID {
+	return []chainID{
+		{netfilter.NAT, chainMarkMasq}, {netfilter.NAT, chainPostrouting},
+		{netfilter.NAT, chainNodePorts}, {netfilter.NAT, chainServices},
+		{netfilter.Filter, chainReject}, {netfilter.Filter, chainForward},
+		{netfilter.Filter, chainFirewall}, {netfilter.Filter, chainExternal},
+		{netfilter.Filter, chainNodePorts}, {netfilter.Filter, chainServices},
+	}
+}
+
+// head is what stands in a root before the rules of Services.
+func (f frame) head(id chainID) []netfilter.Rule {
+	switch id {
+	case chainID{netfilter.NAT, chainMarkMasq}:
+		return []netfilter.Rule{{Target: netfilter.OrMark(f.mark)}}
+	case chainID{netfilter.NAT, chainPostrouting}:
+		return f.postrouting()
+	case chainID{netfilter.Filter, chainReject}:
+		return []netfilter.Rule{
+			{Protocol: netfilter.Is(dataplane.TCP), Target: netfilter.Reject(netfilter.TCPReset)},
+			{Target: netfilter.Reject(netfilter.PortUnreachable(f.family))},
+		}
+	case chainID{netfilter.Filter, chainForward}:
+		return f.forward()
+	case chainID{netfilter.Filter, chainFirewall}:
+		return []netfilter.Rule{
+			translated(),
+			{Sets: f.in(setFirewall, "dst,dst", true), Target: netfilter.Return()},
+		}
+	case chainID{netfilter.Filter, chainExternal}:
+		return []netfilter.Rule{
+			translated(),
+			{Sets: f.in(setReject, "dst,dst", false), Target: netfilter.Jump(chainReject)},
+			{Sets: f.in(setDrop, "dst,dst", false), Target: netfilter.Drop()},
+		}
+	case chainID{netfilter.Filter, chainNodePorts}:
+		return f.nodePorts()
+	case chainID{netfilter.Filter, chainServices}:
+		return f.services()
+	}
+	return nil
+}
+
+// tail is what stands after them.
+func (f frame) tail(id chainID) []netfilter.Rule {
+	if id != (chainID{netfilter.NAT, chainServices}) {
+		return nil
+	}
+	return []netfilter.Rule{{
+		Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain",
+		Sets:    f.in(setNodeIP, "dst", false),
+		Target:  netfilter.Jump(chainNodePorts),
+	}}
+}
+
+// in matches a shared set.
+func (f frame) in(s set, parts string, not bool) [2]netfilter.SetMatch {
+	return [2]netfilter.SetMatch{{Name: s.name(f.family), Parts: parts, Not: not}}
+}
+
+// translated lets pass what the nat table sent to an endpoint. That may be a
+// frontend's address too, of another Service, which then is not meant.
+func translated() netfilter.Rule {
+	return netfilter.Rule{
+		Conntrack: netfilter.ConntrackMatch{States: netfilter.StateDNAT},
+		Target:    netfilter.Return(),
+	}
+}
+
+// postrouting masquerades flows with the mark, and those of an endpoint to
+// itself (kubernetes#20475), which can be known only after the endpoint was
+// chosen. The mark is cleared, because another device may take the packet
+// through here again, and must not be taken for ours then.
+func (f frame) postrouting() []netfilter.Rule {
+	return []netfilter.Rule{
+		{
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateDNAT},
+			Sets:      f.in(setLoopBack, "dst,dst,src", false),
+			Target:    netfilter.Jump(chainMarkMasq),
+		},
+		{Mark: netfilter.MarkMatch{Value: f.mark, Mask: f.mark, Not: true}, Target: netfilter.Return()},
+		{Target: netfilter.XorMark(f.mark)},
+		{
+			Comment: "kubernetes service traffic requiring SNAT",
+			Target:  netfilter.Masquerade(f.randomFully),
+		},
+	}
+}
+
+// forward accepts what we masquerade, and the replies, where the policy of
+// FORWARD is DROP.
+func (f frame) forward() []netfilter.Rule {
+	var rules []netfilter.Rule
+	if f.dropInvalid {
+		rules = append(rules, netfilter.Rule{
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateInvalid},
+			Target:    netfilter.Drop(),
+		})
+	}
+	return append(
+		rules,
+		netfilter.Rule{
+			Comment: "kubernetes forwarding rules",
+			Mark:    netfilter.MatchMark(f.mark, f.mark),
+			Target:  netfilter.Accept(),
+		},
+		netfilter.Rule{
+			Comment:   "kubernetes forwarding conntrack rule",
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateRelated | netfilter.StateEstablished},
+			Target:    netfilter.Accept(),
+		},
+		netfilter.Rule{
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateDNAT},
+			Sets:      f.in(setLoopBack, "dst,dst,src", false),
+			Target:    netfilter.Accept(),
+		},
+	)
+}
+
+// nodePorts opens the healthCheckNodePorts and refuses NodePorts.
+func (f frame) nodePorts() []netfilter.Rule {
+	rules := []netfilter.Rule{
+		{
+			Protocol: netfilter.Is(dataplane.TCP),
+			Comment:  "kubernetes health check service ports",
+			Sets:     f.in(setHealth, "dst", false),
+			Target:   netfilter.Accept(),
+		},
+		{
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateNew, NotStates: true},
+			Target:    netfilter.Return(),
+		},
+		translated(),
+		{Sets: f.in(setNodeIP, "dst", true), Target: netfilter.Return()},
+	}
+	for _, p := range protocols() {
+		rules = append(
+			rules,
+			netfilter.Rule{
+				Protocol: netfilter.Is(p), Sets: f.in(setNodePortReject.of(p), "dst", false),
+				Target: netfilter.Jump(chainReject),
+			},
+			netfilter.Rule{
+				Protocol: netfilter.Is(p), Sets: f.in(setNodePortDrop.of(p), "dst", false),
+				Target: netfilter.Drop(),
+			},
+		)
+	}
+	return rules
+}
+
+// services refuses what is addressed to a ClusterIP but to none of its ports,
+// ICMP included, and drops the addresses that no Service has. Addresses of
+// this node are spared: NodeLocal DNSCache, for one, binds a ClusterIP.
+func (f frame) services() []netfilter.Rule {
+	if f.lenient {
+		return nil
+	}
+	rules := []netfilter.Rule{
+		translated(),
+		{Sets: f.in(setIgnored, "dst", false), Target: netfilter.Return()},
+		{
+			DestType: netfilter.NotLocal,
+			Sets:     f.in(setClusterIP, "dst", false),
+			Target:   netfilter.Jump(chainReject),
+		},
+	}
+	for _, p := range f.unallocated {
+		rules = append(rules, netfilter.Rule{
+			Destination: netfilter.MatchPrefix(p),
+			DestType:    netfilter.NotLocal,
+			Comment:     "kubernetes unallocated service addresses",
+			Target:      netfilter.Drop(),
+		})
+	}
+	return rules
+}
+
+// hook is a chain of the kernel with the jumps that must stand first in it.
+type hook struct {
+	id    chainID
+	jumps []netfilter.Rule
+}
+
+// hooks are in the order in which they are installed. Their comments are
+// kube-proxy's.
+func hooks() []hook {
+	portals := netfilter.Rule{Comment: "kubernetes service portals", Target: netfilter.Jump(chainServices)}
+	fresh := func(comment, chain string) netfilter.Rule {
+		return netfilter.Rule{
+			Comment:   comment,
+			Conntrack: netfilter.ConntrackMatch{States: netfilter.StateNew},
+			Target:    netfilter.Jump(chain),
+		}
+	}
+	var (
+		firewall = fresh("kubernetes load balancer firewall", chainFirewall)
+		external = fresh("kubernetes externally-visible service portals", chainExternal)
+		services = fresh(portals.Comment, chainServices)
+	)
+	return []hook{
+		{chainID{netfilter.NAT, "PREROUTING"}, []netfilter.Rule{portals}},
+		{chainID{netfilter.NAT, "OUTPUT"}, []netfilter.Rule{portals}},
+		{chainID{netfilter.NAT, "POSTROUTING"}, []netfilter.Rule{
+			{Comment: "kubernetes postrouting rules", Target: netfilter.Jump(chainPostrouting)},
+		}},
+		{chainID{netfilter.Filter, "INPUT"}, []netfilter.Rule{
+			firewall, external,
+			{Comment: "kubernetes health check service ports", Target: netfilter.Jump(chainNodePorts)},
+		}},
+		{chainID{netfilter.Filter, "FORWARD"}, []netfilter.Rule{
+			firewall,
+			{Comment: "kubernetes forwarding rules", Target: netfilter.Jump(chainForward)},
+			external, services,
+		}},
+		{chainID{netfilter.Filter, "OUTPUT"}, []netfilter.Rule{firewall, external, services}},
+	}
+}

@@ -1,0 +1,229 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// Plane makes the Services of one family work by rules of iptables.
+type Plane struct {
+	family      dataplane.Family
+	kernel      netfilter.Kernel
+	local       func() (func(netip.Addr) bool, error)
+	randomFully bool
+	// chunk is how many chains one transaction may write; 0 is no limit.
+	chunk    int
+	warnings []string
+
+	// What follows is forgotten when a Sync fails.
+	last   *dataplane.Snapshot
+	model  *model
+	have   digests
+	digest *digester
+
+	failed map[dataplane.ServicePortName]error
+	retry  time.Time
+	// owed are removed frontends that no successful Sync has reported yet.
+	owed []dataplane.FrontendKey
+}
+
+// retryAfter is when a ServicePort that could not be programmed is tried
+// again, if nothing of it has changed.
+const retryAfter = 30 * time.Second
+
+// change is a ServicePort that differs between the model and what is wanted.
+type change struct {
+	name     dataplane.ServicePortName
+	old, new *dataplane.ServicePort
+}
+
+// Sync makes the kernel equal to the wanted snapshot. What it remembers of the
+// kernel is what the kernel has confirmed; after an error it remembers nothing
+// and reads all of it the next time.
+func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.Report, error) {
+	report := dataplane.Report{Full: p.model == nil || req.Distrust}
+	s := &session{Plane: p, report: &report, now: req.Now}
+	if err := s.run(ctx, req.Want); err != nil {
+		p.forget()
+		p.owed = report.Removed
+		return report, fmt.Errorf("iptables mode, %s: %w", p.family, err)
+	}
+	p.last, p.owed = req.Want, nil
+	s.tell()
+	return report, nil
+}
+
+func (p *Plane) forget() {
+	p.last, p.model, p.have, p.digest = nil, nil, nil, nil
+	p.failed = make(map[dataplane.ServicePortName]error)
+}
+
+// Close forgets what it knows; the rules stay and go on forwarding.
+func (p *Plane) Close() error {
+	p.forget()
+	return nil
+}
+
+// Warnings are things that an operator should know, such as rules in the other
+// back end.
+func (p *Plane) Warnings() []string { return slices.Clone(p.warnings) }
+
+// session is one Sync.
+type session struct {
+	*Plane
+	report  *dataplane.Report
+	now     time.Time
+	reading *reading // of this Sync, until its first commit
+}
+
+func (s *session) run(ctx context.Context, want *dataplane.Snapshot) error {
+	first := s.model == nil
+	if s.report.Full {
+		if err := s.read(ctx); err != nil {
+			return err
+		}
+	}
+	if first {
+		s.model = newModel(want.Node(), s.family, s.randomFully)
+	}
+	s.forgive(want)
+	changes := s.changes(want)
+	s.report.Removed = s.removed(want, changes)
+	for _, f := range s.model.setNode(want.Node()) {
+		s.failed[f.Name] = f.Err
+	}
+	if s.last == nil || !sameFixed(want, s.last) {
+		s.model.setFixed(fixedEntries(want, s.family))
+	}
+	if first && s.isCold() {
+		return s.coldStart(ctx, changes)
+	}
+	return s.install(ctx, changes)
+}
+
+// forgive forgets failures that do not matter any more.
+func (s *session) forgive(want *dataplane.Snapshot) {
+	maps.DeleteFunc(s.failed, func(n dataplane.ServicePortName, _ error) bool {
+		sp, wanted := want.ServicePort(n)
+		return !wanted || sp == s.model.ports[n]
+	})
+}
+
+// read looks at the kernel, and reports what others have changed in it.
+func (s *session) read(ctx context.Context) error {
+	if s.digest == nil {
+		s.digest = newDigester()
+	}
+	r, err := read(ctx, s.kernel, s.family, s.digest, s.have)
+	if err != nil {
+		return err
+	}
+	if s.model != nil {
+		s.report.Repaired = differences(s.model, s.have, r)
+		s.model.allDirty()
+	}
+	s.reading, s.have = r, r.chains
+	return nil
+}
+
+// isCold tells whether nothing forwards here yet.
+func (s *session) isCold() bool {
+	_, running := s.have[chainID{netfilter.NAT, chainServices}]
+	return !running
+}
+
+// coldStart makes what the node itself needs work first, and refuses what it
+// does not know last, when it knows all (kubernetes#133773).
+func (s *session) coldStart(ctx context.Context, changes []change) error {
+	s.model.setLenient(true)
+	n := slices.IndexFunc(changes, func(c change) bool { return c.new == nil || c.new.Priority == dataplane.PriorityNormal })
+	if n > 0 {
+		if err := s.install(ctx, changes[:n]); err != nil {
+			return err
+		}
+		changes = changes[n:]
+	}
+	if err := s.install(ctx, changes); err != nil {
+		return err
+	}
+	s.model.setLenient(false)
+	return s.install(ctx, nil)
+}
+
+// changes are what the model does not hold as it is wanted. If nothing is
+// taken on trust they are found by comparing all, which finds also those that
+// failed earlier.
+func (s *session) changes(want *dataplane.Snapshot) []change {
+	var all []change
+	if !s.report.Full && s.last != nil {
+		for c := range want.ChangesSince(s.last) {
+			all = append(all, change{c.Name, s.model.ports[c.Name], c.New})
+		}
+		if len(s.failed) > 0 && !s.now.Before(s.retry) {
+			all = append(all, s.retries(want, all)...)
+		}
+		return all
+	}
+	for sp := range want.ServicePorts() {
+		if old := s.model.ports[sp.Name]; old != sp {
+			all = append(all, change{sp.Name, old, sp})
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(s.model.ports), dataplane.ServicePortName.Compare) {
+		if _, ok := want.ServicePort(name); !ok {
+			all = append(all, change{name, s.model.ports[name], nil})
+		}
+	}
+	return all
+}
+
+// removed are the frontends that were in the kernel and are in the snapshot no
+// more.
+func (s *session) removed(want *dataplane.Snapshot, changes []change) []dataplane.FrontendKey {
+	var gone []dataplane.FrontendKey
+	note := func(k dataplane.FrontendKey) {
+		if _, ok := want.Lookup(k); !ok {
+			gone = append(gone, k)
+		}
+	}
+	for _, k := range s.owed {
+		note(k)
+	}
+	if s.last == nil && s.reading != nil {
+		for _, k := range s.reading.claimed {
+			note(k)
+		}
+	}
+	for _, c := range changes {
+		if c.old == nil {
+			continue
+		}
+		for _, f := range c.old.Frontends {
+			if f.Family == s.family {
+				note(f.Key(c.name.Protocol))
+			}
+		}
+	}
+	slices.SortFunc(gone, dataplane.FrontendKey.Compare)
+	return slices.Compact(gone)
+}
+
+// tell completes the report.
+func (s *session) tell() {
+	for _, name := range slices.SortedFunc(maps.Keys(s.failed), dataplane.ServicePortName.Compare) {
+		s.report.Failed = append(s.report.Failed, dataplane.Failure{Name: name, Err: s.failed[name]})
+	}
+	if len(s.failed) > 0 {
+		if !s.now.Before(s.retry) {
+			s.retry = s.now.Add(retryAfter)
+		}
+		s.report.Again = s.retry
+	}
+}
