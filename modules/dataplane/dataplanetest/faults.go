@@ -13,8 +13,9 @@ import (
 var errInjected = errors.New("injected fault")
 
 // faults is law 5: calls fail at random during every step of a walk; between the
-// attempts each flow ends as the old or as the new snapshot says, and once the
-// faults end everything is as if there had been none.
+// attempts no flow is let through that neither the old nor the new snapshot lets
+// through, none is cut that both do, and once the faults end everything is as if
+// there had been none.
 func faults(t *rapid.T, cfg Config) {
 	if cfg.OpenFaulty == nil {
 		t.Fatalf("mode %s has no way to make its calls fail: set Config.OpenFaulty", cfg.Mode.Name)

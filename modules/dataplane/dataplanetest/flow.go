@@ -56,7 +56,7 @@ func (s State) inInterface(from string) string {
 	switch {
 	case from == "node":
 		return ""
-	case !Backend{Host: from}.isLocal():
+	case !isPod(from):
 		return "eth0"
 	case s.Detect == DetectBridge:
 		return bridge

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -82,7 +83,11 @@ func dump(ctx context.Context, node *rig.Host, cfg Config) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("dump: %w", err)
 		}
-		fmt.Fprintf(&b, "== %s\n%s", strings.Join(argv, " "), volatile.ReplaceAllString(out, ""))
+		out = volatile.ReplaceAllString(out, "")
+		if argv[0] == "ipset" {
+			out = sortedLines(out) // they are in the order in which they were made
+		}
+		fmt.Fprintf(&b, "== %s\n%s", strings.Join(argv, " "), out)
 	}
 	if cfg.Normalize != nil {
 		return cfg.Normalize(b.String()), nil
@@ -100,9 +105,21 @@ func difference(a, b string) string {
 		fmt.Fprintln(&d, "+", line)
 	}
 	if d.Len() == 0 && a != b {
-		return "the same lines in another order\n"
+		fmt.Fprintf(&d, "the same lines in another order, from here on:\n%s", a[commonPrefix(a, b):])
 	}
 	return d.String()
+}
+
+func commonPrefix(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func sortedLines(text string) string {
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }
 
 // onlyIn lists the lines of a that b has not.

@@ -124,7 +124,7 @@ func drawIPs(t *rapid.T, format4, format6 string, n int) []netip.Addr {
 
 func drawBackends(t *rapid.T) []Backend {
 	var all []Backend
-	for _, host := range []string{"e1", "e2", "remote", "node2"} {
+	for _, host := range backends {
 		if rapid.Bool().Draw(t, host) {
 			all = append(all, Backend{host, rapid.SampledFrom([]uint16{1, 1, 1, 3}).Draw(t, "weight")})
 		}

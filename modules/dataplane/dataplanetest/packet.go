@@ -87,6 +87,15 @@ func checkBystander(s Shot, got rig.Result) error {
 	return nil
 }
 
+// answers tells whether a flow with that verdict reaches a server.
+func answers(v dataplane.Verdict, s Shot) bool {
+	if v.Action != dataplane.NotOurs {
+		return v.Action == dataplane.Forward
+	}
+	host, known := hostOf(s.Flow.Dst.Addr())
+	return known && (!s.Flow.Protocol.HasPorts() || serves(host, s.Flow.Dst.Port()))
+}
+
 // hostOf finds the host of a rig that has an address.
 func hostOf(a netip.Addr) (name string, ok bool) {
 	for _, name := range []string{"node", "node2", "up", "c", "e1", "e2", "remote"} {
@@ -99,17 +108,17 @@ func hostOf(a netip.Addr) (name string, ok bool) {
 }
 
 // backends are the hosts that serve, each on all target ports.
-var backends = []string{"e1", "e2", "remote", "node2"}
+var backends = []string{"e1", "e2", "remote", "node", "node2"}
 
 func serves(host string, port uint16) bool {
 	return slices.Contains(backends, host) && slices.Contains(targetPorts, port)
 }
 
 // returns tells whether the replies of a flow pass the node under test: from an
-// endpoint on the other node to a client there, whose address is known, they do
-// not, and no rule on this node can help.
+// endpoint elsewhere to a client elsewhere, whose address it knows, they do not,
+// and no rule on this node can help.
 func returns(v dataplane.Verdict, s Shot) bool {
-	if v.Action != dataplane.Forward || s.From != "remote" && s.From != "node2" {
+	if v.Action != dataplane.Forward || s.From == "node" || isPod(s.From) {
 		return true
 	}
 	return !slices.ContainsFunc(v.Pool.Endpoints, func(e dataplane.Endpoint) bool {

@@ -39,8 +39,11 @@ type Backend struct {
 	Weight uint16
 }
 
-// isLocal tells whether the host is a pod of the node under test.
-func (b Backend) isLocal() bool { return strings.HasPrefix(b.Host, "e") || b.Host == "c" }
+// isLocal tells whether the host is the node under test or a pod of it.
+func (b Backend) isLocal() bool { return b.Host == "node" || isPod(b.Host) }
+
+// isPod tells whether a host is a pod of the node under test.
+func isPod(host string) bool { return strings.HasPrefix(host, "e") || host == "c" }
 
 func (b Backend) endpoint(f dataplane.Family, port uint16) dataplane.Endpoint {
 	v4, v6, err := rig.Addrs(b.Host)

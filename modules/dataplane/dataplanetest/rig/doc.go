@@ -18,7 +18,8 @@
 // a route, without which no packet would ever reach the node's FORWARD chain.
 // The default routes of up and node2 lead to node: a Service address that they
 // send to arrives at the node under test, as traffic from outside or from the
-// pod of another node. The ranges of [ServiceRange4] and [ServiceRange6] are
+// pod of another node. What up and node2 say to each other bypasses it, and so
+// do the replies of another node's endpoints to outside clients. The ranges of [ServiceRange4] and [ServiceRange6] are
 // used by nobody.
 //
 // # What holds a rig together

@@ -44,6 +44,10 @@ func (r *Rig) addRoutes() error {
 		r.routeRouter(),
 		routeNode(r.Node, gatewayAddrs, RemotePodRange4, RemotePodRange6, node2Addrs),
 		routeNode(r.Node2, nodeAddrs, PodRange4, PodRange6, nodeAddrs),
+		r.Node2.addRoutes(
+			route{to: single(outsideAddrs.v4), iface: "eth0", via: gatewayAddrs.v4},
+			route{to: single(outsideAddrs.v6), iface: "eth0", via: gatewayAddrs.v6},
+		),
 		routePod(r.Node2, r.Remote, r.PodIface(r.Remote)),
 	}
 	for _, pod := range r.Pods() {
@@ -53,11 +57,14 @@ func (r *Rig) addRoutes() error {
 }
 
 // routeRouter makes up a client that uses its outside address wherever it sends
-// to, and sends to the node what it does not know.
+// to, and sends to the node what it does not know. It and node2 reach each other
+// and node2's pod without the node.
 func (r *Rig) routeRouter() error {
 	return r.Up.addRoutes(
 		route{to: NodeRange4, iface: segment, source: outsideAddrs.v4},
 		route{to: NodeRange6, iface: segment, source: outsideAddrs.v6},
+		route{to: RemotePodRange4, iface: segment, via: node2Addrs.v4, source: outsideAddrs.v4},
+		route{to: RemotePodRange6, iface: segment, via: node2Addrs.v6, source: outsideAddrs.v6},
 		route{to: anywhere4, iface: segment, via: nodeAddrs.v4, source: outsideAddrs.v4},
 		route{to: anywhere6, iface: segment, via: nodeAddrs.v6, source: outsideAddrs.v6},
 	)
