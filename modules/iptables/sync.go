@@ -49,6 +49,9 @@ type change struct {
 // and reads all of it the next time.
 func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.Report, error) {
 	report := dataplane.Report{Full: p.model == nil || req.Distrust}
+	if p.model == nil {
+		report.Warnings = slices.Clone(p.warnings)
+	}
 	s := &session{Plane: p, report: &report, now: req.Now}
 	if err := s.run(ctx, req.Want); err != nil {
 		p.forget()
@@ -70,10 +73,6 @@ func (p *Plane) Close() error {
 	p.forget()
 	return nil
 }
-
-// Warnings are things that an operator should know, such as rules in the other
-// back end.
-func (p *Plane) Warnings() []string { return slices.Clone(p.warnings) }
 
 // session is one Sync.
 type session struct {
