@@ -56,6 +56,9 @@ func read(ctx context.Context, k netfilter.Kernel, f dataplane.Family, d *digest
 		chains: make(digests), odd: make(map[chainID][]netfilter.Rule),
 		hooks: make(map[chainID][]netfilter.Rule),
 	}
+	for _, h := range hooks() {
+		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
+	}
 	for _, t := range tables() {
 		err := k.Save(ctx, t, func(c netfilter.Chain) error {
 			r.chain(chainID{t, c.Name}, c, f, d, expect)
