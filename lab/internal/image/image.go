@@ -22,7 +22,7 @@ type Image struct {
 	Layers     []string // paths of uncompressed tar files, lowest first
 	Entrypoint []string
 	Env        []string
-	User       string
+	StopSignal string
 }
 
 // Write writes one archive that holds all images. A layer file that several
@@ -64,7 +64,7 @@ type config struct {
 type runConfig struct {
 	Entrypoint []string `json:",omitempty"`
 	Env        []string `json:",omitempty"`
-	User       string   `json:",omitempty"`
+	StopSignal string   `json:",omitempty"`
 	WorkingDir string   `json:",omitempty"`
 }
 
@@ -77,7 +77,7 @@ func (a *archive) add(img Image) error {
 	entry := manifestEntry{RepoTags: []string{img.Name}}
 	c := config{
 		Created: time.Unix(0, 0).UTC(), Architecture: runtime.GOARCH, OS: "linux",
-		Config: runConfig{Entrypoint: img.Entrypoint, Env: img.Env, User: img.User, WorkingDir: "/"},
+		Config: runConfig{Entrypoint: img.Entrypoint, Env: img.Env, StopSignal: img.StopSignal, WorkingDir: "/"},
 		RootFS: rootFS{Type: "layers"},
 	}
 	for _, path := range img.Layers {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/portway/portway/lab/internal/cache"
@@ -68,7 +69,7 @@ func nodePrograms() []programs {
 		{name: "etcd", main: []string{"go.etcd.io/etcd/server/v3"}, output: "etcd"},
 		{name: "critools", main: []string{"sigs.k8s.io/cri-tools/cmd/crictl"}},
 		{name: "cni", main: []string{cniPlugins + "ipam/host-local", cniPlugins + "main/loopback", cniPlugins + "main/ptp", cniPlugins + "meta/portmap"}},
-		{name: "coredns", main: []string{"github.com/coredns/coredns"}},
+		{name: "coredns", main: []string{"."}}, // its own main.go
 	}
 }
 
@@ -82,7 +83,11 @@ func (m Maker) build(ctx context.Context, p programs, note func(string)) (string
 	}
 	key := new(cache.Key).Add("go", version).Add("main", strings.Join(p.main, " ")).
 		Add("output", p.output).Add("tags", p.tags).Add("ldflags", p.ldflags)
-	for _, file := range []string{"go.mod", "go.sum"} {
+	files := []string{"go.mod", "go.sum"}
+	if slices.Equal(p.main, []string{"."}) {
+		files = append(files, "main.go")
+	}
+	for _, file := range files {
 		if err := key.AddFile(file, filepath.Join(dir, file)); err != nil {
 			return "", fmt.Errorf("programs of %s: %w", p.name, err)
 		}

@@ -91,7 +91,7 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 // key is over everything that the image is made from. The paths of cached
 // products stand for their content.
 func (n *Node) key(entries []image.Entry, required []string) *cache.Key {
-	key := new(cache.Key).Add("recipe", "1").Add("kubernetes", filepath.Base(n.bins.kubernetes)).
+	key := new(cache.Key).Add("import", importScript).Add("kubernetes", filepath.Base(n.bins.kubernetes)).
 		Add("node", filepath.Base(n.nodeRootfs)).Add("pods", filepath.Base(n.podRootfs)).
 		Add("pause", filepath.Base(filepath.Dir(n.bins.pause))).Add("images", strings.Join(required, " "))
 	for _, p := range nodePrograms() {
@@ -151,7 +151,10 @@ func (b nodeBuild) run(ctx context.Context, entries []image.Entry, note func(str
 	if err != nil {
 		return err
 	}
-	base := image.Image{Name: b.name + "-base", Layers: []string{b.node.nodeRootfs, files}, Env: []string{searchPath, "container=docker"}}
+	base := image.Image{
+		Name: b.name + "-base", Layers: []string{b.node.nodeRootfs, files}, Env: []string{searchPath, "container=docker"},
+		StopSignal: "SIGRTMIN+3", // systemd's; SIGTERM would start it anew
+	}
 	load := b.docker.Cmd("load", "--quiet")
 	load.Stdin = archive([]image.Image{base})
 	if _, err := b.docker.Run.Run(ctx, load); err != nil {
@@ -167,26 +170,31 @@ func (b nodeBuild) run(ctx context.Context, entries []image.Entry, note func(str
 		return fmt.Errorf("node image %s: %w", b.name, err)
 	}
 	note("committing")
-	_, err = b.docker.Output(ctx, "commit", "--change", `ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]`,
-		"--change", "STOPSIGNAL SIGRTMIN+3", container, b.name)
+	_, err = b.docker.Output(ctx, "commit", "--change", `ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]`, container, b.name)
 	if err != nil {
 		return fmt.Errorf("node image %s: %w", b.name, err)
 	}
 	return nil
 }
 
-// startContainerd also makes the base specification of every container, as
-// kind's own image does.
-const startContainerd = `set -e
+// importScript runs containerd while it imports the archive from its standard
+// input. It also makes the base specification of every container, as kind's
+// own image does.
+const importScript = `set -e
 ctr oci spec |
 	jq '.hooks.createContainer += [{"path": "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' >/etc/containerd/cri-base.json
-nohup containerd >/tmp/containerd.log 2>&1 &
-for i in $(seq 100); do
-	if ctr version >/dev/null 2>&1; then exit 0; fi
+containerd >/tmp/containerd.log 2>&1 &
+pid=$!
+ready=no
+for i in $(seq 300); do
+	if ctr version >/dev/null 2>&1; then ready=yes; break; fi
 	sleep 0.1
 done
-tail -5 /tmp/containerd.log >&2
-exit 1`
+if [ $ready = no ]; then tail -5 /tmp/containerd.log >&2; exit 1; fi
+"$@"
+kill $pid
+wait $pid || true
+rm -rf /tmp/* /run/containerd`
 
 func (b nodeBuild) fill(ctx context.Context, container string, note func(string)) error {
 	images, err := controlPlane(b.layers, b.node.bins, b.node.podRootfs, b.required)
@@ -197,17 +205,10 @@ func (b nodeBuild) fill(ctx context.Context, container string, note func(string)
 	if err != nil {
 		return err
 	}
-	note("starting containerd")
-	if _, err := b.docker.Output(ctx, "exec", container, "bash", "-c", startContainerd); err != nil {
-		return err
-	}
 	note("importing images")
-	load := b.docker.Cmd(append([]string{"exec", "--interactive", container}, ImportArgs(true)...)...)
+	load := b.docker.Cmd(append([]string{"exec", "--interactive", container, "bash", "-c", importScript, "import"}, ImportArgs(true)...)...)
 	load.Stdin = archive(append(images, pods...))
-	if _, err := b.docker.Run.Run(ctx, load); err != nil {
-		return err
-	}
-	_, err = b.docker.Output(ctx, "exec", container, "bash", "-c", "kill $(pidof containerd) && tail --pid=$(pidof containerd) -f /dev/null; rm -rf /tmp/* /run/containerd")
+	_, err = b.docker.Run.Run(ctx, load)
 	return err
 }
 
