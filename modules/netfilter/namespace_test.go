@@ -1,6 +1,8 @@
 package netfilter
 
 import (
+	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -27,7 +30,12 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "xtables.lock"))
-	return m.Run()
+	// Each check makes a namespace; ask for more with -rapid.checks.
+	if err := flag.Set("rapid.checks", "30"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return rig.Main(m)
 }
 
 // enterNamespace moves the test's goroutine into a new network namespace,
@@ -40,8 +48,15 @@ func enterNamespace(t testing.TB) {
 	}
 }
 
+// tester is what command needs of a test, be it one of rapid or not.
+type tester interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Context() context.Context
+}
+
 // command runs a program in the namespace.
-func command(t testing.TB, words ...string) string {
+func command(t tester, words ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
 	out, err := cmd.CombinedOutput()
@@ -75,13 +90,9 @@ func onBackends(t *testing.T, f dataplane.Family, test func(t *testing.T, h *Hos
 // sets makes the sets that the rules of the tests name.
 func makeSets(t testing.TB, f dataplane.Family) {
 	t.Helper()
-	inet := "inet"
-	if f == dataplane.IPv6 {
-		inet = "inet6"
-	}
-	command(t, "ipset", "create", "CLIENTS", "hash:ip", "timeout", "60", "family", inet)
-	command(t, "ipset", "create", "VIPS", "hash:ip,port", "skbinfo", "family", inet)
-	command(t, "ipset", "create", "RANGES", "hash:ip,port,ip", "family", inet)
+	command(t, "ipset", "create", "CLIENTS", "hash:ip", "timeout", "60", "family", inet(f))
+	command(t, "ipset", "create", "VIPS", "hash:ip,port", "skbinfo", "family", inet(f))
+	command(t, "ipset", "create", "RANGES", "hash:ip,port,ip", "family", inet(f))
 }
 
 func save(t testing.TB, h *Host, table Table) map[string]Chain {

@@ -95,11 +95,14 @@ func (t *traversal) target(to *Target, o Outcome, depth int) (stay, back []Outco
 		p.translate(to.To)
 	case TargetRedirect:
 		p.translate(netip.AddrPortFrom(p.self(), to.To.Port()))
-	case TargetMasquerade, TargetSNAT:
-		p.States |= StateSNAT
-		if to.Kind == TargetSNAT {
-			p.Source = netip.AddrPortFrom(to.To.Addr(), p.Source.Port())
+	case TargetMasquerade:
+		if t.MasqueradeAs != nil {
+			p.Source = netip.AddrPortFrom(t.MasqueradeAs(*p), p.Source.Port())
 		}
+		p.States |= StateSNAT
+	case TargetSNAT:
+		p.Source = netip.AddrPortFrom(to.To.Addr(), p.Source.Port())
+		p.States |= StateSNAT
 	case TargetMark:
 		p.Mark = p.Mark&^to.Mask ^ to.Value
 		return []Outcome{o}, nil
@@ -130,17 +133,21 @@ func (t *traversal) jump(to *Target, o Outcome, depth int) (stay, back []Outcome
 	return came, nil
 }
 
-// translate changes the destination and remembers the first one.
+// translate changes the destination and remembers the first one. To conntrack
+// a flow that goes where it went anyhow is not translated.
 func (p *Packet) translate(to netip.AddrPort) {
-	if !p.OrigDst.IsValid() {
-		p.OrigDst = p.Destination
-	}
-	port := to.Port()
+	first, port := p.Destination, to.Port()
 	if port == 0 {
-		port = p.Destination.Port()
+		port = first.Port()
 	}
 	p.Destination = netip.AddrPortFrom(to.Addr(), port)
+	if p.Destination == first {
+		return
+	}
 	p.States |= StateDNAT
+	if !p.OrigDst.IsValid() {
+		p.OrigDst = first
+	}
 }
 
 // self is an address of this node that a redirect leads to: loopback for what

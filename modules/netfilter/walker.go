@@ -16,6 +16,9 @@ type Walker struct {
 	// OutInterface says through which device an address is reached. If it is
 	// nil, rules that ask are noted and passed over.
 	OutInterface func(netip.Addr) string
+	// MasqueradeAs says which source the node gives a packet. If it is nil
+	// the source stays, for rules that come after.
+	MasqueradeAs func(Packet) netip.Addr
 	// Forget is the prefix of the names of sets that are taken for empty: a
 	// new client, of which affinity remembers nothing.
 	Forget string

@@ -3,6 +3,7 @@ package netfiltertest_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
@@ -33,7 +35,12 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "xtables.lock"))
-	return m.Run()
+	// Each check makes a namespace; ask for more with -rapid.checks.
+	if err := flag.Set("rapid.checks", "30"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return rig.Main(m)
 }
 
 // An action is one call that changes a kernel.
@@ -52,24 +59,35 @@ var (
 	setNames   = []string{"S", "T"}
 )
 
-func drawRule(t *rapid.T, chains []string) netfilter.Rule {
+// drawRule draws rules that are mostly good: of a transaction with a bad one
+// nothing else is tested.
+func drawRule(t *rapid.T, table netfilter.Table) netfilter.Rule {
 	to := netip.MustParseAddrPort("10.0.0.1:80")
-	r := netfilter.Rule{Protocol: netfilter.Is(dataplane.TCP)}
-	jump := netfilter.Jump(rapid.SampledFrom(append(chains, "NONE")).Draw(t, "to"))
-	r.Target = rapid.SampledFrom([]netfilter.Target{
-		jump, jump, jump, netfilter.Goto(jump.Name), netfilter.Accept(), netfilter.Return(), netfilter.Drop(),
-		netfilter.DNAT(to), netfilter.Masquerade(false), netfilter.Redirect(80), netfilter.OrMark(1),
-		netfilter.Reject("tcp-reset"), netfilter.AddSet("S", "src", 0),
-	}).Draw(t, "target")
-	switch rapid.IntRange(0, 9).Draw(t, "more") {
-	case 0:
+	jump := netfilter.Jump(rapid.SampledFrom(chainNames).Draw(t, "to"))
+	good := []netfilter.Target{jump, jump, jump, netfilter.Goto(jump.Name), netfilter.Accept(), netfilter.Return(), {}}
+	nat := []netfilter.Target{netfilter.DNAT(to), netfilter.Masquerade(false), netfilter.Redirect(80)}
+	filter := []netfilter.Target{netfilter.Drop(), netfilter.Reject(netfilter.TCPReset), netfilter.Reject("icmp-port-unreachable")}
+	bad := append(filter, netfilter.Jump("NONE"), netfilter.MapMark("S", "src"))
+	if table == netfilter.NAT {
+		good = append(good, nat...)
+	} else {
+		good, bad = append(good, filter...), append(nat, netfilter.Jump("NONE"))
+	}
+	good = append(good, netfilter.OrMark(1))
+	r := netfilter.Rule{Protocol: netfilter.Is(dataplane.TCP), Target: rapid.SampledFrom(good).Draw(t, "target")}
+	switch rapid.IntRange(0, 19).Draw(t, "more") {
+	case 0, 1:
 		r.Sets[0] = netfilter.SetMatch{Name: rapid.SampledFrom(setNames).Draw(t, "set"), Parts: "src"}
-	case 1:
-		r.Protocol = netfilter.ProtocolMatch{}
 	case 2:
+		r.Protocol = netfilter.ProtocolMatch{}
+	case 3, 4:
 		r.DestPort = netfilter.Port(80)
-	case 3:
+	case 5:
 		r.Source = netfilter.MatchAddr(netip.IPv6Loopback())
+	case 6:
+		r.Target = rapid.SampledFrom(bad).Draw(t, "bad target")
+	case 7:
+		r.Target = netfilter.AddSet("S", "src", 0)
 	}
 	return r
 }
@@ -78,8 +96,8 @@ func drawPlaced(t *rapid.T, label string) []netfilter.PlacedRule {
 	var list []netfilter.PlacedRule
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, label) {
 		list = append(list, netfilter.PlacedRule{
-			Chain: rapid.SampledFrom([]string{"OUTPUT", "OUTPUT", "POSTROUTING", "FOREIGN"}).Draw(t, "chain"),
-			At:    rapid.IntRange(0, 2).Draw(t, "at"),
+			Chain: rapid.SampledFrom([]string{"OUTPUT", "OUTPUT", "OUTPUT", "INPUT", "POSTROUTING", "FOREIGN"}).Draw(t, "chain"),
+			At:    rapid.SampledFrom([]int{0, 0, 1, 1, 1, 2}).Draw(t, "at"),
 			Rule:  netfilter.Rule{Target: netfilter.Jump(rapid.SampledFrom(chainNames).Draw(t, "to"))},
 		})
 	}
@@ -88,21 +106,22 @@ func drawPlaced(t *rapid.T, label string) []netfilter.PlacedRule {
 
 func drawRestore(t *rapid.T) action {
 	tx := netfilter.Transaction{Table: rapid.SampledFrom([]netfilter.Table{netfilter.NAT, netfilter.Filter}).Draw(t, "table")}
-	names := slices.Clone(chainNames)
-	for _, name := range names {
-		switch rapid.IntRange(0, 5).Draw(t, name) {
-		case 0, 1, 2:
+	for _, name := range chainNames {
+		switch rapid.IntRange(0, 7).Draw(t, name) {
+		case 0, 1, 2, 3, 4:
 			c := netfilter.Chain{Name: name}
 			for range rapid.IntRange(0, 2).Draw(t, "rules") {
-				c.Rules = append(c.Rules, drawRule(t, names))
+				c.Rules = append(c.Rules, drawRule(t, tx.Table))
 			}
 			tx.Chains = append(tx.Chains, c)
-		case 3:
+		case 5:
 			tx.Delete = append(tx.Delete, name)
 		}
 	}
 	tx.Insert = drawPlaced(t, "insert")
-	tx.Remove = drawPlaced(t, "remove")
+	if rapid.IntRange(0, 3).Draw(t, "removes") == 0 {
+		tx.Remove = drawPlaced(t, "remove")
+	}
 	return restores(tx)
 }
 
