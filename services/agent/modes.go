@@ -3,15 +3,16 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/iptables"
 )
 
 // Modes are the proxy modes that there are. To add one, add it here.
 func Modes() []dataplane.Mode {
 	return []dataplane.Mode{
-		unbuilt("iptables"),
+		iptables.Mode(iptables.Options{}),
 		unbuilt("ipvs"),
 		unbuilt("userspace"),
 		unbuilt("nftables"),
@@ -34,18 +35,18 @@ func ModeNames(modes []dataplane.Mode) []string {
 
 // fallbackOrder is the order in which modes are tried for a wish, which may be
 // blank.
-func fallbackOrder(wish string) []string {
-	order := bestModes()
-	if wish == "" {
-		return order
+func fallbackOrder(modes []dataplane.Mode, wish string) []string {
+	var order []string
+	if wish != "" {
+		order = append(order, wish)
 	}
-	with := []string{wish}
-	for _, name := range order {
-		if name != wish {
-			with = append(with, name)
+	for _, name := range bestModes() {
+		built := slices.ContainsFunc(modes, func(m dataplane.Mode) bool { return m.Name == name && m.Open != nil })
+		if built && name != wish {
+			order = append(order, name)
 		}
 	}
-	return with
+	return order
 }
 
 // unbuilt is a mode by a name that owners of clusters know and this program
@@ -55,9 +56,6 @@ func unbuilt(name string) dataplane.Mode {
 		Name: name,
 		Probe: func(context.Context, dataplane.Family) error {
 			return errors.New("this build of Portway does not have it")
-		},
-		Open: func(context.Context, dataplane.Family) (dataplane.Plane, error) {
-			return nil, fmt.Errorf("this build of Portway does not have the %s mode", name)
 		},
 		Cleanup: func(context.Context, dataplane.Family) error { return nil },
 	}
@@ -69,9 +67,7 @@ func Cleanup(ctx context.Context, modes []dataplane.Mode) error {
 	var errs []error
 	for _, m := range modes {
 		for _, f := range dataplane.Families() {
-			if err := m.Cleanup(ctx, f); err != nil {
-				errs = append(errs, fmt.Errorf("clean up after the %s mode for %s: %w", m.Name, f, err))
-			}
+			errs = append(errs, m.Cleanup(ctx, f))
 		}
 	}
 	return errors.Join(errs...)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,15 +12,21 @@ import (
 )
 
 func TestFallbackOrder(t *testing.T) {
-	for wish, want := range map[string]string{
-		"":          "iptables userspace",
-		"iptables":  "iptables userspace",
-		"ipvs":      "ipvs iptables userspace",
-		"userspace": "userspace iptables",
-		"nftables":  "nftables iptables userspace",
+	open := func(context.Context, dataplane.Family) (dataplane.Plane, error) { return nil, nil }
+	all := []dataplane.Mode{{Name: "iptables", Open: open}, {Name: "ipvs", Open: open}, {Name: "userspace", Open: open}, {Name: "nftables", Open: open}}
+	today := []dataplane.Mode{{Name: "iptables", Open: open}, unbuilt("ipvs"), unbuilt("userspace"), unbuilt("nftables")}
+	for _, test := range []struct{ wish, all, today string }{
+		{"", "iptables userspace", "iptables"},
+		{"iptables", "iptables userspace", "iptables"},
+		{"ipvs", "ipvs iptables userspace", "ipvs iptables"},
+		{"userspace", "userspace iptables", "userspace iptables"},
+		{"nftables", "nftables iptables userspace", "nftables iptables"},
 	} {
-		if have := strings.Join(fallbackOrder(wish), " "); have != want {
-			t.Errorf("%q: %s, want %s", wish, have, want)
+		if have := strings.Join(fallbackOrder(all, test.wish), " "); have != test.all {
+			t.Errorf("%q: %s, want %s", test.wish, have, test.all)
+		}
+		if have := strings.Join(fallbackOrder(today, test.wish), " "); have != test.today {
+			t.Errorf("%q, with modes that are not built: %s, want %s", test.wish, have, test.today)
 		}
 	}
 }
@@ -38,14 +45,17 @@ func TestCleanupTriesEverything(t *testing.T) {
 	mode := func(name string, err error) dataplane.Mode {
 		return dataplane.Mode{Name: name, Cleanup: func(_ context.Context, f dataplane.Family) error {
 			tried = append(tried, name+f.String())
-			return err
+			if err != nil {
+				return fmt.Errorf("clean up %s for %s: %w", name, f, err)
+			}
+			return nil
 		}}
 	}
 	err := Cleanup(t.Context(), []dataplane.Mode{mode("a", errors.New("chain X is left")), mode("b", nil)})
 	if want := "aIPv4 aIPv6 bIPv4 bIPv6"; strings.Join(tried, " ") != want {
 		t.Errorf("tried %s, want %s", tried, want)
 	}
-	for _, want := range []string{"a mode for IPv4: chain X is left", "a mode for IPv6: chain X is left"} {
+	for _, want := range []string{"a for IPv4: chain X is left", "a for IPv6: chain X is left"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}

@@ -2,13 +2,117 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/healthcheck"
 	"github.com/portway/portway/services/agent/config"
+	"github.com/portway/portway/services/agent/kernel"
+	"github.com/portway/portway/services/agent/metrics"
 )
 
-// Run is the life of the agent. It returns when the context ends.
+// agent is one running agent. What is found out in the course of its start is
+// in atomic pointers, because its servers answer before that.
+type agent struct {
+	opts     *config.Options
+	log      *slog.Logger
+	node     string // the Node's name
+	client   kubernetes.Interface
+	machine  kernel.Machine
+	chooser  *chooser
+	teller   *teller
+	metrics  *metrics.Metrics
+	health   *healthcheck.Proxy
+	services *healthcheck.Servers // for healthCheckNodePorts
+
+	started    time.Time
+	choice     atomic.Pointer[choice]
+	reconciler atomic.Pointer[dataplane.Reconciler]
+	published  atomic.Pointer[dataplane.Snapshot]
+}
+
+// Run is the life of the agent on this machine. It ends without an error when
+// the context does, and leaves the node forwarding.
 func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log *slog.Logger) error {
-	return nil
+	machine := kernel.Machine{Root: "/"}
+	chooser := newChooser(opts, modes, machine, log)
+	if err := chooser.check(ctx); err != nil {
+		return err
+	}
+	// After check, which had the modules loaded whose settings these are.
+	for _, err := range machine.Apply(opts.Proxy) {
+		log.Warn("A setting of the kernel stays as it is", "err", err)
+	}
+	if opts.InitOnly {
+		return nil
+	}
+	node, err := opts.NodeName()
+	if err != nil {
+		return err
+	}
+	client, err := newClient(opts)
+	if err != nil {
+		return err
+	}
+	a := &agent{opts: opts, log: log, node: node, client: client, machine: machine, chooser: chooser, started: time.Now()}
+	return a.run(ctx)
+}
+
+func (a *agent) run(ctx context.Context) error {
+	a.log.Info("Starting", "version", Version(), "node", a.node)
+	var err error
+	if a.teller, err = newTeller(ctx, a.client, a.node); err != nil {
+		return err
+	}
+	sync, _ := config.SyncPeriod(a.opts.Proxy)
+	a.metrics = metrics.New(Version(), a.unapplied)
+	a.health = healthcheck.NewProxy(healthcheck.Config{
+		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unapplied, Answered: a.metrics.Answered,
+	})
+	a.services = healthcheck.NewServers(a.health.Live, a.teller.cannotListen)
+
+	g, running := errgroup.WithContext(ctx)
+	for _, s := range a.servers() {
+		g.Go(func() error { return s.run(running) })
+	}
+	g.Go(func() error { return a.forward(running) })
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		a.log.Info("Stopped; what is programmed stays")
+		return nil
+	}
+	return err
+}
+
+// unapplied returns since when a change has been waiting. Before the first
+// snapshot there is none.
+func (a *agent) unapplied() (time.Time, bool) {
+	r := a.reconciler.Load()
+	if r == nil {
+		return time.Time{}, false
+	}
+	return r.Unapplied()
+}
+
+func (a *agent) servers() []*server {
+	cfg := a.opts.Proxy
+	status := statusHandler(a.metrics.Handler(), &a.choice, cfg)
+	return []*server{
+		{
+			what: "/healthz and /livez", addr: cfg.HealthzBindAddress, hardFail: cfg.BindAddressHardFail,
+			serve: a.health.Serve, failed: a.teller.serverFailed, log: a.log,
+		},
+		{
+			what: "/metrics", addr: cfg.MetricsBindAddress, hardFail: cfg.BindAddressHardFail,
+			serve:  func(ctx context.Context, l net.Listener) error { return serveHTTP(ctx, l, status) },
+			failed: a.teller.serverFailed, log: a.log,
+		},
+	}
 }

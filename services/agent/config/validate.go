@@ -83,13 +83,13 @@ func (c *check) masqueradeBit(section string, bit *int32) {
 
 // periods checks those that the mode uses; kube-proxy reads no others.
 func (c *check) periods(cfg *v1alpha1.KubeProxyConfiguration) {
-	section, sync, minimum := syncPeriods(cfg)
-	c.notNegative(minimum, section, "minSyncPeriod")
-	switch {
-	case sync <= 0:
-		c.invalid(field.NewPath(section, "syncPeriod"), sync.String(), "must be greater than 0")
-	case minimum > sync:
-		c.invalid(field.NewPath(section, "syncPeriod"), sync.String(), "must be greater than or equal to "+section+".minSyncPeriod")
+	s := sectionOf(cfg)
+	c.notNegative(s.minimum, s.name, "minSyncPeriod")
+	switch p := field.NewPath(s.name, "syncPeriod"); {
+	case s.sync <= 0:
+		c.invalid(p, s.sync.String(), "must be greater than 0")
+	case s.minimum > s.sync:
+		c.invalid(p, s.sync.String(), "must be greater than or equal to "+s.name+".minSyncPeriod")
 	}
 	if d := cfg.ConfigSyncPeriod.Duration; d <= 0 {
 		c.invalid(field.NewPath("configSyncPeriod"), d.String(), "must be greater than 0")
@@ -202,31 +202,4 @@ func (c *check) clusterCIDR(s string) {
 	if len(valid) > 2 || len(valid) == 2 && valid[0].Addr().Is4() == valid[1].Addr().Is4() {
 		c.invalid(p, s, "must be one CIDR, or one of each IP family")
 	}
-}
-
-// syncPeriods returns those of the configured mode and the section of the file
-// that holds them.
-func syncPeriods(cfg *v1alpha1.KubeProxyConfiguration) (section string, sync, minimum time.Duration) {
-	switch cfg.Mode {
-	case "ipvs":
-		return "ipvs", cfg.IPVS.SyncPeriod.Duration, cfg.IPVS.MinSyncPeriod.Duration
-	case "nftables":
-		return "nftables", cfg.NFTables.SyncPeriod.Duration, cfg.NFTables.MinSyncPeriod.Duration
-	}
-	return "iptables", cfg.IPTables.SyncPeriod.Duration, cfg.IPTables.MinSyncPeriod.Duration
-}
-
-// SyncPeriod returns how often a plane compares with the kernel, and the least
-// time between two changes.
-func SyncPeriod(cfg *v1alpha1.KubeProxyConfiguration) (sync, minimum time.Duration) {
-	_, sync, minimum = syncPeriods(cfg)
-	return sync, minimum
-}
-
-// MasqueradeAll tells whether all traffic to ClusterIPs is masqueraded.
-func MasqueradeAll(cfg *v1alpha1.KubeProxyConfiguration) bool {
-	if cfg.Mode == "nftables" {
-		return cfg.NFTables.MasqueradeAll
-	}
-	return cfg.IPTables.MasqueradeAll
 }

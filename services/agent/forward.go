@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/portway/portway/modules/conntrack"
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/healthcheck"
+	"github.com/portway/portway/modules/servicecache"
+	"github.com/portway/portway/services/agent/addresses"
+	"github.com/portway/portway/services/agent/config"
+)
+
+// ipvsDevice holds the addresses that the ipvs mode binds, of Portway and of
+// kube-proxy: they are Services', not the node's.
+const ipvsDevice = "kube-ipvs0"
+
+// forward waits for the Node, chooses the mode, and keeps the kernel as the
+// API says until the context ends.
+func (a *agent) forward(ctx context.Context) error {
+	node, err := awaitNode(ctx, a.client, a.node, a.opts.Proxy.DetectLocalMode == config.NodeCIDR, a.log)
+	if err != nil {
+		return err
+	}
+	c, err := a.choose(ctx, node)
+	if err != nil {
+		return err
+	}
+	planes, cleaners, err := a.open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer a.close(planes)
+	r := a.newReconciler(ctx, planes, c.mode.Name)
+	source, err := a.newSource(r, c.families)
+	if err != nil {
+		return err
+	}
+	watcher, err := addresses.Open(a.log, ipvsDevice)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, cleaner := range cleaners {
+		g.Go(func() error { cleaner.Run(ctx); return ctx.Err() })
+	}
+	g.Go(func() error { r.Run(ctx); return ctx.Err() })
+	g.Go(func() error { return a.serveLocal(ctx, r) })
+	g.Go(func() error {
+		watcher.Run(ctx, func(now []netip.Prefix) {
+			source.SetLocal(servicecache.Local{Addresses: now, ConntrackLiberal: a.machine.ConntrackLiberal()})
+		})
+		return ctx.Err()
+	})
+	g.Go(func() error { return source.Run(ctx) })
+	return g.Wait()
+}
+
+// choose decides on the mode and says so.
+func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
+	families := nodeFamilies(node)
+	if ip := config.NodeIP(a.opts.Proxy); ip.IsValid() {
+		families = withFamily(families, dataplane.FamilyOf(ip))
+	}
+	c, err := a.chooser.choose(ctx, node.Annotations[modeAnnotation], families)
+	if err != nil {
+		return c, err
+	}
+	a.choice.Store(&c)
+	a.metrics.Mode(c.wanted, c.mode.Name)
+	a.teller.node.UID = node.UID
+	a.teller.started()
+	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", c.families)
+	if c.fellBack() {
+		a.log.Error("This node cannot run the proxy mode that was asked for", "wanted", c.wanted, "using", c.mode.Name, "reason", c.because)
+		a.teller.fellBack(c)
+	}
+	for _, f := range c.families {
+		if err := a.machine.CheckForwarding(f); err != nil {
+			a.log.Warn("Services will not work for pods and from outside", "err", err)
+		}
+	}
+	return c, nil
+}
+
+// open makes a plane for each family, and what cleans up its stale UDP flows.
+func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPlane, cleaners []*conntrack.Cleaner, err error) {
+	for _, f := range c.families {
+		p, err := c.mode.Open(ctx, f)
+		if err != nil {
+			a.close(planes)
+			return nil, nil, err
+		}
+		if w, ok := p.(interface{ Warnings() []string }); ok {
+			for _, s := range w.Warnings() {
+				a.log.Warn("Found while opening the plane", "warning", s)
+			}
+		}
+		// A mode whose flows live in our process has none to go stale.
+		if c.mode.Has(dataplane.KeepFlows) {
+			cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
+			cleaners, p = append(cleaners, cleaner), cleaner.Watch(p)
+		}
+		planes = append(planes, dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: p})
+	}
+	return planes, cleaners, nil
+}
+
+func (a *agent) close(planes []dataplane.NamedPlane) {
+	for _, p := range planes {
+		if err := p.Plane.Close(); err != nil {
+			a.log.Warn("A plane did not close cleanly", "plane", p.Name, "err", err)
+		}
+	}
+	a.services.Close()
+}
+
+func (a *agent) cleaned(p conntrack.Pass) {
+	a.metrics.Cleaned(p)
+	if p.Err != nil && !errors.Is(p.Err, context.Canceled) {
+		a.log.Error("Stale UDP flows could not be deleted; trying again", "family", p.Family.String(), "err", p.Err)
+	}
+}
+
+func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane, mode string) *dataplane.Reconciler {
+	sync, minimum := config.SyncPeriod(a.opts.Proxy)
+	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
+		Planes: planes, Log: a.log,
+		MinPeriod: max(minimum, 1), // 0 would be the default
+		Resync:    sync,
+		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res, mode) },
+	})
+	a.reconciler.Store(r)
+	// A family that is not served needs nothing to be healthy.
+	for _, f := range dataplane.Families() {
+		if !served(planes, f) {
+			a.health.Synced(f)
+		}
+	}
+	return r
+}
+
+func served(planes []dataplane.NamedPlane, f dataplane.Family) bool {
+	for _, p := range planes {
+		if p.Family == f {
+			return true
+		}
+	}
+	return false
+}
+
+// synced is called after each Sync of a plane.
+func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, mode string) {
+	a.metrics.Synced(res, mode)
+	a.teller.synced(res)
+	if res.Err == nil {
+		a.health.Synced(res.Plane.Family)
+		a.services.Sync(ctx, res.Want)
+	}
+}
+
+func (a *agent) newSource(r *dataplane.Reconciler, families []dataplane.Family) (*servicecache.Source, error) {
+	cfg := cacheConfig(a.opts, a.node, a.started)
+	if cfg.DetectLocal == servicecache.DetectNone {
+		a.log.Warn("detectLocalMode is ClusterCIDR and no clusterCIDR is given: no traffic is known to be from pods")
+	}
+	return servicecache.NewSource(a.client, cfg, servicecache.Listener{
+		Publish: func(s *dataplane.Snapshot) {
+			a.published.Store(s)
+			a.metrics.Published(s, families)
+			r.Publish(s)
+		},
+		Report: a.teller.problem,
+		Node:   func(n servicecache.NodeStatus) { a.health.SetNode(nodeState(n)) },
+	}, a.log)
+}
+
+func nodeState(n servicecache.NodeStatus) healthcheck.NodeState {
+	switch {
+	case !n.Known:
+		return healthcheck.NodeUnknown
+	case n.Deleting:
+		return healthcheck.NodeDeleting
+	case n.ToBeDeleted:
+		return healthcheck.NodeToBeDeleted
+	}
+	return healthcheck.NodeEligible
+}
+
+// serveLocal answers portwayctl. Services do not depend on it, so that it
+// cannot is told and no more.
+func (a *agent) serveLocal(ctx context.Context, r *dataplane.Reconciler) error {
+	if a.opts.Agent.Socket == "" {
+		return nil
+	}
+	l, err := listenLocal(ctx, a.opts.Agent.Socket)
+	if err == nil {
+		err = serveHTTP(ctx, l, (&localAPI{r, &a.published}).handler())
+	}
+	if err != nil {
+		a.log.Error("portwayctl cannot ask this agent", "err", err)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package metrics
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/portway/portway/modules/conntrack"
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// Metrics are all metrics of one agent.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	sync, fullSync, partialSync, programming *prometheus.HistogramVec
+	lastSync                                 *prometheus.GaugeVec
+	writes, repaired                         *prometheus.CounterVec
+	failedPorts                              *prometheus.GaugeVec
+	restoreFailures, partialFailures         *prometheus.CounterVec
+
+	changes
+
+	healthz, livez *prometheus.CounterVec
+	cleaning       *prometheus.HistogramVec
+	cleaned        *prometheus.CounterVec
+	mode, fallback *prometheus.GaugeVec
+}
+
+// New returns metrics of which nothing has been counted yet. unapplied tells
+// since when an accepted change has been waiting.
+func New(version string, unapplied func() (time.Time, bool)) *Metrics {
+	r := prometheus.NewRegistry()
+	f, own := factory{r, "kubeproxy"}, factory{r, "portway"}
+	m := &Metrics{
+		registry:        r,
+		sync:            f.duration("sync_proxy_rules_duration_seconds", "Duration of a Sync."),
+		fullSync:        f.duration("sync_full_proxy_rules_duration_seconds", "Duration of a Sync that compared with the kernel."),
+		partialSync:     f.duration("sync_partial_proxy_rules_duration_seconds", "Duration of a Sync that applied changes only."),
+		programming:     f.histogram("network_programming_duration_seconds", "Time from a change of endpoints to its being in force.", programmingBuckets()),
+		lastSync:        f.gauge("sync_proxy_rules_last_timestamp_seconds", "When a Sync last succeeded.", family),
+		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of the iptables mode that failed.", family),
+		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of the iptables mode that had to leave a Service port out.", family),
+		changes:         newChanges(f),
+		healthz:         f.counter("proxy_healthz_total", "Answers of /healthz.", "code"),
+		livez:           f.counter("proxy_livez_total", "Answers of /livez.", "code"),
+		cleaning:        f.duration("conntrack_reconciler_sync_duration_seconds", "Duration of a search for stale UDP flows."),
+		cleaned:         f.counter("conntrack_reconciler_deleted_entries_total", "Stale UDP flows that were deleted.", family),
+		writes:          own.counter("sync_writes_total", "Changes written to the kernel, in units of the mode.", family),
+		repaired:        own.counter("repaired_differences_total", "Differences that somebody else had made in the kernel and that were mended.", family),
+		failedPorts:     own.gauge("failed_service_ports", "Service ports that cannot be programmed at present.", family),
+		mode:            own.gauge("mode", "1 for the proxy mode in use.", "mode"),
+		fallback:        own.gauge("mode_fallback", "1 if another mode than the one that was asked for is in use.", "wanted", "mode"),
+	}
+	own.gauge("build_info", "1 for the version that runs.", "version").WithLabelValues(version).Set(1)
+	r.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: own.prefix, Name: "oldest_unapplied_change_seconds",
+			Help: "Age of the oldest change that was accepted and is not in force yet.",
+		}, func() float64 {
+			if since, waiting := unapplied(); waiting {
+				return time.Since(since).Seconds()
+			}
+			return 0
+		}),
+	)
+	return m
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Gatherer gives access to what has been counted.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+
+// Synced counts a Sync.
+func (m *Metrics) Synced(res dataplane.SyncResult, mode string) {
+	f := res.Plane.Family.String()
+	kind := m.partialSync
+	if res.Report.Full {
+		kind = m.fullSync
+	}
+	m.sync.WithLabelValues(f).Observe(res.Duration.Seconds())
+	kind.WithLabelValues(f).Observe(res.Duration.Seconds())
+	m.writes.WithLabelValues(f).Add(float64(res.Report.Writes))
+	m.repaired.WithLabelValues(f).Add(float64(len(res.Report.Repaired)))
+	if res.Err != nil {
+		if mode == "iptables" {
+			m.restoreFailures.WithLabelValues(f).Inc()
+		}
+		return
+	}
+	end := res.Start.Add(res.Duration)
+	m.lastSync.WithLabelValues(f).Set(seconds(end))
+	m.failedPorts.WithLabelValues(f).Set(float64(len(res.Report.Failed)))
+	if mode == "iptables" && len(res.Report.Failed) > 0 {
+		m.partialFailures.WithLabelValues(f).Inc()
+	}
+	m.applied(f, res.Want)
+	for _, t := range res.Triggers {
+		// The control plane's clock may be ahead of ours.
+		m.programming.WithLabelValues(f).Observe(max(0, end.Sub(t).Seconds()))
+	}
+}
+
+// Cleaned counts a search for stale flows.
+func (m *Metrics) Cleaned(p conntrack.Pass) {
+	m.cleaning.WithLabelValues(p.Family.String()).Observe(p.Duration.Seconds())
+	m.cleaned.WithLabelValues(p.Family.String()).Add(float64(p.Deleted))
+}
+
+// Answered counts an answer of /healthz or /livez.
+func (m *Metrics) Answered(path string, code int) {
+	c := m.healthz
+	if path == "/livez" {
+		c = m.livez
+	}
+	c.WithLabelValues(strconv.Itoa(code)).Inc()
+}
+
+// Mode notes the mode in use, and the one that was wanted if it is another.
+func (m *Metrics) Mode(wanted, mode string) {
+	m.mode.WithLabelValues(mode).Set(1)
+	if wanted != "" && wanted != mode {
+		m.fallback.WithLabelValues(wanted, mode).Set(1)
+	}
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
