@@ -158,7 +158,7 @@ func (b Backend) countRules(ctx context.Context) (int, error) {
 			}
 			return nil
 		})
-		if err == stop {
+		if errors.Is(err, stop) {
 			break
 		}
 		if err != nil {

@@ -115,12 +115,14 @@ func TestDetectTellsWhatIsMissing(t *testing.T) {
 	}{
 		{"none", "", nil, "iptables: the program iptables is missing: install the package iptables"},
 		{
-			"no restore", "exit 0", []string{"iptables", "iptables-save"},
+			"no restore", "exit 0",
+			[]string{"iptables", "iptables-save"},
 			"iptables: the program iptables-restore is missing: install the package iptables",
 		},
 		{"broken", "exit 3", []string{"iptables", "iptables-save", "iptables-restore"}, "iptables: iptables does not run"},
 		{
-			"too old", "echo iptables v1.4.21", []string{"iptables", "iptables-save", "iptables-restore"},
+			"too old", "echo iptables v1.4.21",
+			[]string{"iptables", "iptables-save", "iptables-restore"},
 			"iptables: iptables is version 1.4.21: install 1.6.2 or later",
 		},
 	}

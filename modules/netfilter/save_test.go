@@ -162,7 +162,7 @@ func TestSaveErrors(t *testing.T) {
 	h := NewHost(testBackend("nft", dataplane.IPv4), 0)
 	restore(t, h, bigTransaction(200, 5))
 	stop := errors.New("enough")
-	if err := h.Save(t.Context(), NAT, func(Chain) error { return stop }); err != stop {
+	if err := h.Save(t.Context(), NAT, func(Chain) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the visitor's error came back as %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

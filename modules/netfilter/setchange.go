@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -59,7 +60,7 @@ func (c *setConn) make(ctx context.Context, s *Set) error {
 func (c *setConn) destroy(name string) error {
 	c.begin().text(nl.IPSET_ATTR_SETNAME, name)
 	err := c.send(nl.IPSET_CMD_DESTROY, nil)
-	if err != nil && err != ErrSetMissing {
+	if err != nil && !errors.Is(err, ErrSetMissing) {
 		return fmt.Errorf("destroying the ipset %s: %w", name, err)
 	}
 	return nil

@@ -188,7 +188,7 @@ func (l *loop) drawTable(t *rapid.T, table Table, hook string) Transaction {
 		c := Chain{Name: name}
 		for range rapid.IntRange(0, 4).Draw(t, string(table)+name) {
 			r := l.drawMatch(t)
-			r.Target = l.drawTarget(t, table, (append(chains, "END"))[i+1])
+			r.Target = l.drawTarget(t, table, append(chains, "END")[i+1])
 			c.Rules = append(c.Rules, r)
 		}
 		tx.Chains = append(tx.Chains, c)

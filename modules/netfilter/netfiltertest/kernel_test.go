@@ -136,7 +136,9 @@ func drawSets(t *rapid.T) action {
 		Net: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(t, "host"))}), 32),
 	}}}
 	return changes(rapid.SampledFrom([]netfilter.SetPlan{
-		{Create: []netfilter.Set{set}}, {Create: []netfilter.Set{set}}, {Replace: []netfilter.Set{set}},
+		{Create: []netfilter.Set{set}},
+		{Create: []netfilter.Set{set}},
+		{Replace: []netfilter.Set{set}},
 		{Destroy: []string{name}},
 	}).Draw(t, "plan")).then(rapid.SampledFrom([]netfilter.SetPlan{
 		{}, {}, {Create: []netfilter.Set{set}, Add: change}, {Remove: change},
