@@ -32,9 +32,7 @@ func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []string {
 	shots = slices.DeleteFunc(slices.Clone(shots), func(s Shot) bool {
 		return slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool { return !returns(w.Decide(s.Flow), s) })
 	})
-	if err := b.rig.Node.FlushConntrack(); err != nil {
-		b.t.Fatalf("%v", err)
-	}
+	b.forget()
 	return b.ask(shots, legal, rig.DefaultTimeout, func(again []Shot) []string {
 		return b.ask(again, legal, patience, nil)
 	})

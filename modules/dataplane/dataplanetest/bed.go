@@ -21,6 +21,7 @@ type bed struct {
 	state  State
 	want   *dataplane.Snapshot
 	planes map[dataplane.Family]dataplane.Plane
+	held   []held
 }
 
 // newBed builds a rig for states with the given Detect, with what others have on

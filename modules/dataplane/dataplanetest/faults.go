@@ -33,6 +33,7 @@ func faults(t *rapid.T, cfg Config) {
 		return nil
 	}))
 	b.mustSync(state)
+	b.hold(shotsOf(t, b, 100))
 	for range rapid.IntRange(1, 3).Draw(t, "steps") {
 		old := b.want
 		b.aim(Successor(b.state).Draw(t, "next state"))
@@ -41,6 +42,7 @@ func faults(t *rapid.T, cfg Config) {
 		failing = false
 		b.mustSync(b.state)
 		b.checkSettled()
+		b.checkHeld()
 		b.checkArrivals(shotsOf(t, b, 150))
 	}
 	b.checkPathIndependent()

@@ -46,6 +46,9 @@ func kill(t *rapid.T, cfg Config, test string) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)
 	b.mustSync(state)
+	if cfg.Mode.Has(dataplane.KeepFlows) {
+		b.hold(shotsOf(t, b, 100))
+	}
 	b.close()
 	old := b.want
 	b.aim(Successor(state).Draw(t, "next state"))
@@ -57,9 +60,11 @@ func kill(t *rapid.T, cfg Config, test string) {
 	if wrong := b.misled(shotsOf(t, b, 150), old, b.want); len(wrong) > 0 {
 		b.fail("a process killed after %v leaves flows that end as neither snapshot says:\n%s", life, strings.Join(wrong, "\n"))
 	}
+	b.checkHeld()
 	b.open(cfg.Mode.Open)
 	b.mustSync(b.state)
 	b.checkSettled()
+	b.checkHeld()
 	b.checkArrivals(shotsOf(t, b, 150))
 	b.checkPathIndependent()
 }

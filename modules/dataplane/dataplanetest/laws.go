@@ -48,6 +48,8 @@ func walk(t *rapid.T, cfg Config) {
 	for range rapid.IntRange(1, 4).Draw(t, "steps") {
 		b.mustSync(state)
 		b.checkSettled()
+		b.checkHeld()
+		b.hold(shotsOf(t, b, 100))
 		b.checkExplained(shotsOf(t, b, 25))
 		b.checkArrivals(shotsOf(t, b, 250))
 		state = Successor(state).Draw(t, "next state")
@@ -121,6 +123,7 @@ func (b *bed) checkPathIndependent() {
 		return
 	}
 	walked := b.mustDump()
+	b.held = nil // a cleanup may cut them
 	b.close()
 	b.mustCleanup()
 	b.open(b.cfg.Mode.Open)

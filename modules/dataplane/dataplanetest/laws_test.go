@@ -15,3 +15,7 @@ func TestNaivePlaneObeysTheLaws(t *testing.T) {
 		OpenFaulty: func(fail func() error) Open { return openNaive("", fail) },
 	})
 }
+
+func TestNaivePlanePlaysTheScenarios(t *testing.T) {
+	RunScenarios(t, Config{Mode: naiveMode("")})
+}

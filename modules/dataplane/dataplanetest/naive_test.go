@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -48,22 +49,21 @@ func (p *naive) Close() error { return nil }
 
 func (p *naive) Sync(ctx context.Context, r dataplane.SyncRequest) (dataplane.Report, error) {
 	rules := p.render(r.Want)
-	if saved, err := p.save(ctx); err != nil {
+	saved, err := p.save(ctx)
+	if err != nil {
 		return dataplane.Report{}, err
-	} else if rules == p.rules && saved == p.saved && p.fault != "writes always" {
+	}
+	if rules == p.rules && saved == p.saved && p.fault != "writes always" {
 		p.want = r.Want
 		return dataplane.Report{}, nil
 	}
 	if err := p.fail(); err != nil {
 		return dataplane.Report{}, fmt.Errorf("write rules: %w", err)
 	}
-	if err := p.jumps(ctx); err != nil {
+	if err := p.restore(ctx, withJumps(rules, saved)); err != nil {
 		return dataplane.Report{}, err
 	}
-	if err := p.restore(ctx, rules); err != nil {
-		return dataplane.Report{}, err
-	}
-	saved, err := p.save(ctx)
+	saved, err = p.save(ctx)
 	p.want, p.rules, p.saved = r.Want, rules, saved
 	return dataplane.Report{Writes: 1, Full: true}, err
 }
@@ -106,26 +106,15 @@ var jumpRules = [][2]string{
 	{"filter", "INPUT -j T-PRE"}, {"filter", "FORWARD -j T-PRE"}, {"filter", "OUTPUT -j T-OUT"},
 }
 
-func (p *naive) jumps(ctx context.Context) error {
-	var missing strings.Builder
-	for _, t := range []string{"nat", "mangle", "filter"} {
-		fmt.Fprintf(&missing, "*%s\n%s", t, chains)
-		for _, j := range jumpRules {
-			if j[0] == t && !strings.Contains(p.saved, "-A "+j[1]+"\n") {
-				fmt.Fprintf(&missing, "-D %[1]s\n-A %[1]s\n", j[1])
-			}
-		}
-		missing.WriteString("COMMIT\n")
-	}
-	text := missing.String()
-	if saved, err := p.save(ctx); err == nil {
-		for _, j := range jumpRules {
-			if !strings.Contains(saved, "-A "+j[1]+"\n") {
-				text = strings.Replace(text, "-D "+j[1]+"\n", "", 1)
-			}
+// withJumps adds the jumps that are missing, in the same transactions: to make the
+// chains beforehand would empty them.
+func withJumps(rules, saved string) string {
+	for _, j := range jumpRules {
+		if !strings.Contains(saved, "-A "+j[1]+"\n") {
+			rules = strings.Replace(rules, "*"+j[0]+"\n"+chains, "*"+j[0]+"\n"+chains+"-A "+j[1]+"\n", 1)
 		}
 	}
-	return p.restore(ctx, text)
+	return rules
 }
 
 func (p *naive) cleanup(ctx context.Context) error {
@@ -206,7 +195,7 @@ func (r *rules) addFrontend(sp *dataplane.ServicePort, f *dataplane.Frontend) {
 			r.addSources(to, f.Sources)
 		}
 		for _, o := range r.origins() {
-			r.addRoute(o.chain, strings.TrimSpace(o.match+" "+to), f, f.Routes[o.origin])
+			r.addRoute(o.chain, strings.TrimSpace(o.match+" "+to), sp, f, f.Routes[o.origin])
 		}
 	}
 }
@@ -232,7 +221,7 @@ func (r *rules) addSources(to string, s *dataplane.SourceRanges) {
 	}
 }
 
-func (r *rules) addRoute(chain, match string, f *dataplane.Frontend, route dataplane.Route) {
+func (r *rules) addRoute(chain, match string, sp *dataplane.ServicePort, f *dataplane.Frontend, route dataplane.Route) {
 	nat := &r.exact
 	if f.Kind == dataplane.NodePort {
 		nat = &r.nodePorts
@@ -249,7 +238,7 @@ func (r *rules) addRoute(chain, match string, f *dataplane.Frontend, route datap
 		fmt.Fprintf(nat, "-A %s %s -j ACCEPT\n", chain, match)
 		fmt.Fprintf(&r.filter, "-A %s %s -j %s\n", chain, match, action)
 	default:
-		r.addForward(nat, chain, match, route)
+		r.addForward(nat, chain, match, sp, route)
 	}
 }
 
@@ -263,7 +252,7 @@ func writeReject(b *strings.Builder, chain, match string) {
 	b.WriteByte('\n')
 }
 
-func (r *rules) addForward(nat *strings.Builder, chain, match string, route dataplane.Route) {
+func (r *rules) addForward(nat *strings.Builder, chain, match string, sp *dataplane.ServicePort, route dataplane.Route) {
 	switch route.Masquerade {
 	case dataplane.MasqueradeYes:
 		if r.fault != "forgets to masquerade" {
@@ -275,15 +264,30 @@ func (r *rules) addForward(nat *strings.Builder, chain, match string, route data
 	left := 0
 	for _, e := range route.Pool.Endpoints {
 		left += int(e.Weight)
+		if sp.Affinity > 0 {
+			fmt.Fprintf(nat, "-A %s %s -m recent --name %s --rcheck --seconds %d -j DNAT --to-destination %s\n",
+				chain, match, memory(sp, route.Pool, e), int(sp.Affinity.Seconds()), e.Addr)
+		}
 	}
 	for _, e := range route.Pool.Endpoints {
-		fmt.Fprintf(nat, "-A %s %s -m statistic --mode random --probability %.11f -j DNAT --to-destination %s\n",
-			chain, match, float64(e.Weight)/float64(left), e.Addr)
+		remember := ""
+		if sp.Affinity > 0 && r.fault != "forgets affinity" {
+			remember = " -m recent --set --name " + memory(sp, route.Pool, e)
+		}
+		fmt.Fprintf(nat, "-A %s %s -m statistic --mode random --probability %.11f%s -j DNAT --to-destination %s\n",
+			chain, match, float64(e.Weight)/float64(left), remember, e.Addr)
 		left -= int(e.Weight)
 		if hairpin := e.Addr.Addr(); r.fault != "forgets hairpins" {
 			fmt.Fprintf(&r.nat, "-A T-POST -s %[1]s -d %[1]s -m conntrack --ctstate DNAT -j MASQUERADE\n", hairpin)
 		}
 	}
+}
+
+// memory names the list of an endpoint's clients.
+func memory(sp *dataplane.ServicePort, p *dataplane.Pool, e dataplane.Endpoint) string {
+	h := fnv.New64a()
+	fmt.Fprint(h, sp.Name, p.Scope, e.Addr)
+	return fmt.Sprintf("T%x", h.Sum64())
 }
 
 // markRemote masquerades pods of other nodes, which only a source can tell.

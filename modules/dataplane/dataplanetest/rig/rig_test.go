@@ -204,8 +204,16 @@ func TestFlowOutlivesItsRule(t *testing.T) {
 	if !tracks(t, r.Node, service) {
 		t.Errorf("conntrack of %s has no flow to %s", r.Node.Name, service)
 	}
-	if err := r.Node.FlushConntrack(); err != nil {
-		t.Fatal(err)
+	for _, source := range []uint16{5001, 5000} {
+		err := r.Node.ForgetFlows(func(s, to netip.AddrPort) bool {
+			return s == netip.AddrPortFrom(r.Client.Addr4, source) && to.Addr() == service
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if source == 5001 {
+			ask(Answered) // the flow of another one was to be forgotten
+		}
 	}
 	ask(Silent)
 }

@@ -3,7 +3,9 @@ package rig
 import (
 	"bufio"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -17,7 +19,11 @@ import (
 func (h *Host) Conntrack() ([]*netlink.ConntrackFlow, error) {
 	var all []*netlink.ConntrackFlow
 	for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		flows, err := h.links.ConntrackTableList(netlink.ConntrackTable, family)
+		var flows []*netlink.ConntrackFlow
+		err := uninterrupted(func() (err error) {
+			flows, err = h.links.ConntrackTableList(netlink.ConntrackTable, family)
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: list conntrack: %w", h.Name, err)
 		}
@@ -32,6 +38,46 @@ func (h *Host) FlushConntrack() error {
 		return fmt.Errorf("%s: flush conntrack: %w", h.Name, err)
 	}
 	return nil
+}
+
+// ForgetFlows makes the host forget the connections that unwanted names, by
+// source and destination before translation.
+func (h *Host) ForgetFlows(unwanted func(source, to netip.AddrPort) bool) error {
+	for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		err := uninterrupted(func() error {
+			_, err := h.links.ConntrackDeleteFilters(netlink.ConntrackTable, family, flowFilter(unwanted))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: delete flows from conntrack: %w", h.Name, err)
+		}
+	}
+	return nil
+}
+
+// uninterrupted repeats a dump that the kernel calls inconsistent.
+func uninterrupted(dump func() error) error {
+	err := dump()
+	for range 10 {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		err = dump()
+	}
+	return err
+}
+
+// flowFilter is a filter of package netlink.
+type flowFilter func(source, to netip.AddrPort) bool
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (f flowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	return f(endOf(flow.Forward.SrcIP, flow.Forward.SrcPort), endOf(flow.Forward.DstIP, flow.Forward.DstPort))
+}
+
+func endOf(ip net.IP, port uint16) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(a.Unmap(), port)
 }
 
 // Listening lists the local ends of the host's sockets that wait for clients:
