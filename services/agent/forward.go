@@ -96,11 +96,6 @@ func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPla
 			a.close(planes)
 			return nil, nil, err
 		}
-		if w, ok := p.(interface{ Warnings() []string }); ok {
-			for _, s := range w.Warnings() {
-				a.log.Warn("Found while opening the plane", "warning", s)
-			}
-		}
 		// A mode whose flows live in our process has none to go stale.
 		if c.mode.Has(dataplane.KeepFlows) {
 			cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
