@@ -3,7 +3,9 @@ package iptables
 import (
 	"context"
 	"net/netip"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -205,6 +207,26 @@ func (s *site) until(what string, met func() bool) {
 	for !met() {
 		if ctx.Err() != nil {
 			s.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// holdLock takes the xtables lock of the rig until release is called.
+func (s *site) holdLock() (release func()) {
+	s.Helper()
+	var lock *os.File
+	err := s.Node.Do(func() (err error) {
+		if lock, err = os.OpenFile("/run/xtables.lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+			return err
+		}
+		return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return func() {
+		if err := lock.Close(); err != nil {
+			s.Fatal(err)
 		}
 	}
 }
