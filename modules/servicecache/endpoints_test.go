@@ -149,6 +149,7 @@ func TestHints(t *testing.T) {
 		want      string
 	}{
 		"same node":                            {[]discoveryv1.Endpoint{ep(e1, "n1", "rs-", "n1", "zone:b"), ep(e2, "n2", "rs-", "n2", "zone:a")}, at + "10.244.1.1:8080 masq=no"},
+		"one has no hint for a node":           {[]discoveryv1.Endpoint{ep(e1, "n1", "rs-", "n1"), ep(e2, "n2", "rs-")}, at + "10.244.1.1:8080 10.244.2.2:8080 masq=no"},
 		"node hints, none names this node":     {[]discoveryv1.Endpoint{ep(e1, "n1", "rs-", "n3"), ep(e2, "n2", "rs-", "n2")}, at + "10.244.1.1:8080 10.244.2.2:8080 masq=no"},
 		"then same zone":                       {[]discoveryv1.Endpoint{ep(e1, "n1", "rs-", "n3", "zone:b"), ep(e2, "n2", "rs-", "n2", "zone:b", "zone:a")}, at + "10.244.2.2:8080 masq=no"},
 		"one has no hint":                      {[]discoveryv1.Endpoint{ep(e1, "n1", "rs-", "zone:a"), ep(e2, "n2", "rs-")}, at + "10.244.1.1:8080 10.244.2.2:8080 masq=no"},
@@ -183,6 +184,34 @@ func TestZoneOfNodeChanges(t *testing.T) {
 	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.2.2:8080 masq=no")
 	set(t, c, testNode(func(n *corev1.Node) { n.Labels = nil }))
 	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.1.1:8080 10.244.2.2:8080 10.244.3.3:8080 masq=no")
+}
+
+// A Node that comes or changes decides anew for Services that were there.
+func TestNodeComesAfterServices(t *testing.T) {
+	config := testConfig()
+	config.DetectLocal = DetectNodeCIDR
+	c := newCache(t, config, testService("s", exposed, sourceRanges(nodeIP4+"/32")), testSlice("s", "1", ep(e1, "n1", "rs-")))
+	node := func(podCIDR, ip string) {
+		set(t, c, testNode(func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status.Addresses[1].Address = []string{podCIDR}, ip }))
+	}
+	allowed, masqueraded := "node "+lbIP+":80 => 10.244.1.1:8080 masq=yes", "out 10.96.0.10:80 => 10.244.1.1:8080 masq=yes"
+	expect(t, build(c), allowed, masqueraded)
+	node("10.244.1.0/24", "192.168.0.2")
+	expect(t, build(c), "node "+lbIP+":80 => drop", masqueraded)
+	node("fd00::/64", nodeIP4)
+	expect(t, build(c), allowed, "out 10.96.0.10:80 => 10.244.1.1:8080 masq=no")
+	node("10.244.1.0/24", nodeIP4)
+	expect(t, build(c), allowed, masqueraded)
+}
+
+// A slice that changes its Service leaves the old one.
+func TestSliceMoves(t *testing.T) {
+	c := newCache(t, testConfig(), testService("s"), testService("t", clusterIPs("10.96.0.11")), testSlice("s", "1", ep(e1, "n1", "rs-")))
+	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.1.1:8080 masq=no", "pod 10.96.0.11:80 => reject")
+	set(t, c, testSlice("t", "1", ep(e1, "n1", "rs-")))
+	expect(t, build(c), "pod 10.96.0.10:80 => reject", "pod 10.96.0.11:80 => 10.244.1.1:8080 masq=no")
+	c.DeleteEndpointSlice("ns", "1")
+	expect(t, build(c), "pod 10.96.0.10:80 => reject", "pod 10.96.0.11:80 => reject")
 }
 
 // An existing flow to a serving endpoint on any node is never stale, whatever

@@ -25,11 +25,11 @@ func drawService(t *rapid.T) *corev1.Service {
 			Namespace: "ns", Name: pick("service", "a", "b", "c", "d"), CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "created")), 0),
 		},
 		Spec: corev1.ServiceSpec{
-			Type:                  corev1.ServiceType(pick("type", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName")),
+			Type:                  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "NodePort", "NodePort", "LoadBalancer", "LoadBalancer", "ExternalName")),
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicy(pick("eTP", "Cluster", "Local")),
 			SessionAffinity:       corev1.ServiceAffinity(pick("affinity", "None", "ClientIP")),
 			ClusterIPs: rapid.SampledFrom([][]string{
-				{"10.96.0.1"}, {"10.96.0.2", "fd00:96::2"}, {"fd00:96::3", "10.96.0.3"}, {"fd00:96::4"}, {"None"}, {}, {"10.96.0.4", "10.96.0.5"},
+				{"10.96.0.1"}, {"10.96.0.2", "fd00:96::2"}, {"fd00:96::3", "10.96.0.3"}, {"fd00:96::4"}, {"10.96.0.4", "fd00:96::5"}, {"None"}, {}, {"10.96.0.4", "10.96.0.5"},
 			}).Draw(t, "clusterIPs"),
 			HealthCheckNodePort:      rapid.SampledFrom([]int32{0, 32001, 32002}).Draw(t, "health"),
 			ExternalIPs:              drawAddrs(t, "externalIPs"),
@@ -44,16 +44,23 @@ func drawService(t *rapid.T) *corev1.Service {
 	for _, ip := range drawAddrs(t, "ingress") {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
 	}
-	if rapid.IntRange(0, 5).Draw(t, "labelled") == 0 {
+	if one(t, 6, "labelled") {
 		s.Labels = map[string]string{proxyNameLabel: "x"}
 	}
-	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
+	for i := range rapid.SampledFrom([]int{0, 1, 1, 2, 3}).Draw(t, "ports") {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
 			Name: pick("port", "", "x", "y"), Protocol: corev1.Protocol(pick("protocol", "TCP", "UDP", "SCTP", "")),
 			Port: int32(80 + rapid.IntRange(0, 1).Draw(t, "number")), NodePort: rapid.SampledFrom([]int32{0, 30000, int32(30001 + i)}).Draw(t, "nodePort"),
 		})
 	}
 	return s
+}
+
+// one is true once in n times; rapid draws small numbers more often.
+func one(t *rapid.T, n int, name string) bool {
+	choices := make([]bool, n)
+	choices[0] = true
+	return rapid.SampledFrom(choices).Draw(t, name)
 }
 
 func drawAddrs(t *rapid.T, name string) []string {
@@ -71,15 +78,15 @@ func drawSlice(t *rapid.T) *discoveryv1.EndpointSlice {
 		},
 		AddressType: discoveryv1.AddressType(pick("addressType", "IPv4", "IPv4", "IPv6", "FQDN")),
 	}
-	if rapid.IntRange(0, 5).Draw(t, "headless") == 0 {
+	if one(t, 6, "headless") {
 		s.Labels[corev1.IsHeadlessService] = ""
 	}
-	for range rapid.IntRange(0, 2).Draw(t, "ports") {
+	for range rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "ports") {
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{
 			Name: new(pick("port", "", "x", "y")), Port: rapid.SampledFrom([]*int32{nil, new(int32(8080)), new(int32(9090))}).Draw(t, "number"),
 		})
 	}
-	for range rapid.IntRange(0, 4).Draw(t, "endpoints") {
+	for range rapid.SampledFrom([]int{0, 1, 2, 3, 4}).Draw(t, "endpoints") {
 		addr := "10.244.0." + pick("address", "1", "2", "3")
 		if s.AddressType == discoveryv1.AddressTypeIPv6 {
 			addr = "fd00:244::" + pick("address", "1", "2", "3")
@@ -103,7 +110,7 @@ type world struct {
 }
 
 func (w *world) change(t *rapid.T, c *Cache) {
-	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	switch rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}).Draw(t, "what") {
 	case 0, 1, 2:
 		s := drawService(t)
 		w.services[s.Name] = s
@@ -182,7 +189,7 @@ func TestAnyWayEndsInTheSame(t *testing.T) {
 		}
 		w := &world{services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}}
 		last := build(c)
-		for range rapid.IntRange(1, 25).Draw(t, "changes") {
+		for range rapid.IntRange(5, 30).Draw(t, "changes") {
 			w.change(t, c)
 			if rapid.Bool().Draw(t, "build") {
 				last = checkStep(t, c, last)
