@@ -112,7 +112,6 @@ func (a *agent) close(planes []dataplane.NamedPlane) {
 			a.log.Warn("A plane did not close cleanly", "plane", p.Name, "err", err)
 		}
 	}
-	a.services.Close()
 }
 
 func (a *agent) cleaned(p conntrack.Pass) {

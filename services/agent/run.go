@@ -84,6 +84,9 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.forward(running) })
 	err = g.Wait()
+	// Whoever asks for a Service's health must not take this node for one that
+	// keeps up.
+	a.services.Sync(context.WithoutCancel(ctx), dataplane.Empty())
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		a.log.Info("Stopped; what is programmed stays")
 		return nil

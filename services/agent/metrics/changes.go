@@ -41,6 +41,8 @@ func (m *changes) Published(s *dataplane.Snapshot, families []dataplane.Family) 
 	for _, f := range families {
 		m.lastQueued.WithLabelValues(f.String()).Set(seconds(time.Now()))
 		m.waiting[f.String()] = true
+		m.noLocal.WithLabelValues("internal", f.String()).Add(0) // there from the start
+		m.noLocal.WithLabelValues("external", f.String()).Add(0)
 	}
 	for c := range s.ChangesSince(m.last) {
 		total, pending := m.services, m.pendingServices

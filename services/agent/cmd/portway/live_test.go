@@ -124,7 +124,7 @@ type process struct {
 func (s *site) start(args ...string) *process {
 	s.t.Helper()
 	args = append([]string{"--master=" + s.api.URL(), "--hostname-override=node", "--agent-socket=" + socket, "-v=4"}, args...)
-	p := &process{Cmd: exec.Command("portway", args...), log: new(lockedBuffer), done: make(chan struct{})}
+	p := &process{Cmd: exec.CommandContext(s.t.Context(), "portway", args...), log: new(lockedBuffer), done: make(chan struct{})}
 	p.Stderr = p.log
 	if err := s.rig.Node.Do(p.Start); err != nil {
 		s.t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -29,7 +30,7 @@ func agent(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	socket := ts.MkAbs("s")
 	_ = os.Remove(socket) // of an earlier agent
-	l, err := net.Listen("unix", socket)
+	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", socket)
 	ts.Check(err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := os.WriteFile(filepath.Join(dir, "asked"), []byte(r.URL.RequestURI()+"\n"), 0o600); err != nil {
