@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,7 +24,7 @@ type Backend struct {
 	// for whether the kernel does.
 	RandomFully bool
 
-	save, restore string
+	command string // with -save and -restore for the other two programs
 }
 
 // The back ends of iptables. Their rules do not see each other: a packet
@@ -43,6 +44,25 @@ func (b Backend) ChainsPerRestore() int {
 		return 500
 	}
 	return 0
+}
+
+// lister is the command that prints a table. iptables-nft-save 1.8.9 looks at
+// all tables for each: 0.9 s for an empty one besides 10,000 chains in nat,
+// where -S needs no time. iptables-legacy-save is the faster one of the two.
+func (b Backend) lister(t Table) []string {
+	if b.Name == NFT {
+		return []string{b.command, "-t", string(t), "-S"}
+	}
+	return []string{b.command + "-save", "-t", string(t)}
+}
+
+// asSaved makes what lister prints look like what iptables-save does. How the
+// program ended says whether it is complete.
+func (b Backend) asSaved(t Table, out io.Reader) io.Reader {
+	if b.Name == NFT {
+		return io.MultiReader(strings.NewReader("*"+string(t)+"\n"), out, strings.NewReader("COMMIT\n"))
+	}
+	return out
 }
 
 // program is iptables or ip6tables.
@@ -84,10 +104,7 @@ func backend(ctx context.Context, command string, f dataplane.Family) (Backend, 
 	if err := oldEnough(ipt.GetIptablesVersion()); err != nil {
 		return Backend{}, fmt.Errorf("iptables: %s %w", command, err)
 	}
-	b := Backend{
-		Name: Legacy, Family: f, RandomFully: ipt.HasRandomFully(),
-		save: command + "-save", restore: command + "-restore",
-	}
+	b := Backend{Name: Legacy, Family: f, RandomFully: ipt.HasRandomFully(), command: command}
 	if isNFT(ctx, command) {
 		b.Name = NFT
 	}

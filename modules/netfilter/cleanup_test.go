@@ -13,7 +13,7 @@ func everything(t *testing.T, h *Host) string {
 	t.Helper()
 	var b strings.Builder
 	for _, table := range Tables() {
-		for line := range strings.Lines(command(t, h.backend.save, "-t", string(table))) {
+		for line := range strings.Lines(command(t, h.backend.command+"-save", "-t", string(table))) {
 			if line[0] != '#' {
 				b.WriteString(line)
 			}
@@ -68,7 +68,7 @@ COMMIT
 `
 	onBackends(t, dataplane.IPv4, func(t *testing.T, h *Host) {
 		pipe := func(rules string) {
-			command(t, "sh", "-c", fmt.Sprintf("cat <<'END' | %s --noflush\n%sEND", h.backend.restore, rules))
+			command(t, "sh", "-c", fmt.Sprintf("cat <<'END' | %s --noflush\n%sEND", h.backend.command+"-restore", rules))
 		}
 		command(t, "ipset", "create", "foreign", "hash:ip")
 		pipe(foreign)

@@ -19,7 +19,7 @@ func TestDumpIsLikeTheKernel(t *testing.T) {
 			for table, rules := range features(f) {
 				restore(t, h, Transaction{Table: table, Chains: []Chain{chain("TEST", rules...), chain("SUB")}})
 			}
-			saved := command(t, h.backend.save)
+			saved := command(t, h.backend.command+"-save")
 			d, err := ReadDump(f, strings.NewReader(saved), strings.NewReader(command(t, "ipset", "save")))
 			if err != nil {
 				t.Fatal(err)

@@ -30,7 +30,8 @@ func NewHost(b Backend, lockWait time.Duration) *Host {
 // Backend is the back end in use.
 func (h *Host) Backend() Backend { return h.backend }
 
-// Save runs iptables-save and reads its output while it runs.
+// Save has the rules printed and reads them meanwhile. A table that
+// iptables-legacy has not made has no chains, not even the kernel's own.
 func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) error {
 	if !h.backend.isMade(t) {
 		return nil
@@ -39,7 +40,8 @@ func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) er
 	defer h.mu.Unlock()
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, h.backend.save, "-t", string(t))
+	argv := h.backend.lister(t)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -50,7 +52,7 @@ func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) er
 		return fmt.Errorf("%s: %w", cmd, err)
 	}
 	var visitErr error
-	readErr := ReadSave(out, func(_ Table, c Chain) error {
+	readErr := ReadSave(h.backend.asSaved(t, out), func(_ Table, c Chain) error {
 		visitErr = visit(c)
 		return visitErr
 	})
@@ -74,12 +76,18 @@ func saveError(ctx context.Context, cmd *exec.Cmd, readErr, waitErr error, stder
 		return nil
 	case cause != nil:
 		return fmt.Errorf("%s: %w", cmd, cause)
+	case waitErr != nil && isIncompatible(stderr):
+		return fmt.Errorf("%s: %w: %s", cmd, ErrIncompatible, firstLine(stderr))
 	case waitErr != nil && len(stderr) > 0:
 		return fmt.Errorf("%s: %w: %s", cmd, waitErr, firstLine(stderr))
 	case readErr != nil:
 		return fmt.Errorf("%s: %w", cmd, readErr)
 	}
 	return fmt.Errorf("%s: %w", cmd, waitErr)
+}
+
+func isIncompatible(stderr []byte) bool {
+	return bytes.Contains(stderr, []byte("is incompatible")) || bytes.Contains(stderr, []byte("Parsing nftables rule failed"))
 }
 
 // Restore runs iptables-restore once.
@@ -93,7 +101,7 @@ func (h *Host) Restore(ctx context.Context, tx Transaction) error {
 	// --wait-interval is left out: 1.8.8 and later poll every second part
 	// themselves and complain about it.
 	seconds := int((h.lockWait + time.Second - 1) / time.Second)
-	cmd := exec.CommandContext(ctx, h.backend.restore, "--noflush", "-w", strconv.Itoa(max(seconds, 1)))
+	cmd := exec.CommandContext(ctx, h.backend.command+"-restore", "--noflush", "-w", strconv.Itoa(max(seconds, 1)))
 	cmd.Stdin = bytes.NewReader(h.input)
 	output, err := cmd.CombinedOutput()
 	if err == nil {

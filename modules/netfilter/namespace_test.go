@@ -67,14 +67,7 @@ func command(t tester, words ...string) string {
 }
 
 func testBackend(name string, f dataplane.Family) Backend {
-	program := "iptables-"
-	if f == dataplane.IPv6 {
-		program = "ip6tables-"
-	}
-	return Backend{
-		Name: name, Family: f, RandomFully: true,
-		save: program + name + "-save", restore: program + name + "-restore",
-	}
+	return Backend{Name: name, Family: f, RandomFully: true, command: program(f) + "-" + name}
 }
 
 // onBackends runs a test on both back ends, each in a fresh namespace.

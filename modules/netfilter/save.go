@@ -63,6 +63,8 @@ func (s *saveReader) line(line []byte) error {
 		return s.declare(line[1:])
 	case string(line) == "COMMIT":
 		return s.commit()
+	case bytes.HasPrefix(line, []byte("-P ")), bytes.HasPrefix(line, []byte("-N ")):
+		return s.list(line[3:])
 	}
 	return s.add(line)
 }
@@ -104,6 +106,14 @@ func (s *saveReader) declare(line []byte) error {
 	s.order = append(s.order, chain)
 	s.policies[chain] = s.intern(policy)
 	return nil
+}
+
+// list reads "NAME POLICY" or "NAME", as "iptables -S" declares chains.
+func (s *saveReader) list(line []byte) error {
+	if bytes.IndexByte(line, ' ') < 0 {
+		line = append(bytes.Clone(line), " -"...)
+	}
+	return s.declare(line)
 }
 
 // add reads "-A NAME rule", with counters in front if they were asked for.

@@ -174,7 +174,7 @@ func TestSaveErrors(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("a table that does not exist: %v", err)
 	}
-	h.backend.save = "iptables-of-nobody-save"
+	h.backend.command = "iptables-of-nobody"
 	if err := h.Save(t.Context(), NAT, func(Chain) error { return nil }); err == nil {
 		t.Error("a program that does not exist gave no error")
 	}
