@@ -31,7 +31,14 @@ const defaultLockWait = 5 * time.Second
 
 // Mode is the iptables mode.
 func Mode(o Options) dataplane.Mode {
-	return dataplane.Mode{Name: Name, Probe: o.probe, Open: o.open, Cleanup: o.cleanup}
+	open := func(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
+		p, err := o.open(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("open iptables mode for %s: %w", f, err)
+		}
+		return p, nil
+	}
+	return dataplane.Mode{Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup}
 }
 
 // host finds the back end.
@@ -63,14 +70,14 @@ func (o Options) probe(ctx context.Context, f dataplane.Family) error {
 	return netfilter.Probe(ctx, h, needs(f))
 }
 
-func (o Options) open(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
+func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	h, err := o.host(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("open iptables mode for %s: %w", f, err)
+		return nil, err
 	}
 	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)
 	if err != nil {
-		return nil, fmt.Errorf("open iptables mode for %s: look into the other back end: %w", f, err)
+		return nil, fmt.Errorf("look into the other back end: %w", err)
 	}
 	p := newPlane(f, h, localAddresses)
 	p.randomFully = h.RandomFully(ctx)
