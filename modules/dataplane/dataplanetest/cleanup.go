@@ -1,14 +1,16 @@
 package dataplanetest
 
-import (
-	"pgregory.net/rapid"
-)
+import "pgregory.net/rapid"
 
 // cleanup is law 6: what others have is there while the mode runs, and after its
 // cleanup nothing else is.
 func cleanup(t *rapid.T, cfg Config) {
 	state := States().Draw(t, "state")
-	b := newBed(t, cfg, state)
+	newBed(t, cfg, state).checkCleanup(state)
+}
+
+func (b *bed) checkCleanup(state State) {
+	b.t.Helper()
 	before := b.mustDump()
 	b.mustCleanup() // works without having run the mode
 	if after := b.mustDump(); after != before {

@@ -99,5 +99,3 @@ func exactly(test string) string {
 	}
 	return strings.Join(parts, "/")
 }
-
-func parentOf(test string) string { return test[:strings.LastIndex(test, "/")] }

@@ -17,13 +17,16 @@ func RunLaws(t *testing.T, cfg Config) {
 		beVictim(t, cfg, text)
 		return
 	}
-	t.Run("walk", func(t *testing.T) { check(t, cfg, walk) })
-	t.Run("faults", func(t *testing.T) { check(t, cfg, faults) })
-	t.Run("cleanup", func(t *testing.T) { check(t, cfg, cleanup) })
-	t.Run("kill", func(t *testing.T) {
-		name := t.Name()
-		check(t, cfg, func(t *rapid.T, cfg Config) { kill(t, cfg, parentOf(name)) })
-	})
+	name := t.Name()
+	for law, property := range map[string]func(*rapid.T, Config){
+		"walk": walk, "tamper": tamper, "faults": faults, "cleanup": cleanup,
+		"kill": func(t *rapid.T, cfg Config) { kill(t, cfg, name) },
+	} {
+		t.Run(law, func(t *testing.T) {
+			t.Parallel()
+			check(t, cfg, property)
+		})
+	}
 }
 
 // check tries a property with generated cases until its budget is spent. A case
@@ -79,7 +82,7 @@ func (b *bed) shots() []Shot {
 	return all
 }
 
-// checkSettled is laws 1 and 2.
+// checkSettled is laws 1 and 2; tamper shows that an audit can find something.
 func (b *bed) checkSettled() {
 	b.t.Helper()
 	found, err := b.audit()

@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 )
@@ -12,6 +13,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
 func TestNaivePlaneObeysTheLaws(t *testing.T) {
 	RunLaws(t, Config{
 		Mode:       naiveMode(""),
+		Budget:     3 * time.Second,
 		OpenFaulty: func(fail func() error) Open { return openNaive("", fail) },
 	})
 }

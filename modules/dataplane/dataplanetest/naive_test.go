@@ -30,7 +30,7 @@ func naiveMode(fault string) dataplane.Mode {
 		Probe: func(context.Context, dataplane.Family) error { return nil },
 		Open:  openNaive(fault, func() error { return nil }),
 		Cleanup: func(ctx context.Context, f dataplane.Family) error {
-			if fault == "leaves a chain" {
+			if fault == "leaves its chains" {
 				return nil
 			}
 			p := naive{family: f, fail: func() error { return nil }}
@@ -53,9 +53,16 @@ func (p *naive) Sync(ctx context.Context, r dataplane.SyncRequest) (dataplane.Re
 	if err != nil {
 		return dataplane.Report{}, err
 	}
-	if rules == p.rules && saved == p.saved && p.fault != "writes always" {
+	report := dataplane.Report{Writes: 1, Full: true}
+	if rules == p.rules && saved != p.saved {
+		report.Repaired = []dataplane.Difference{{Object: "all rules", Want: p.saved, Have: saved}}
+	}
+	if rules == p.rules && (report.Repaired == nil || p.fault == "repairs nothing") && p.fault != "writes always" {
 		p.want = r.Want
 		return dataplane.Report{}, nil
+	}
+	if p.fault == "trusts failed writes" {
+		p.want, p.rules, p.saved = r.Want, rules, saved
 	}
 	if err := p.fail(); err != nil {
 		return dataplane.Report{}, fmt.Errorf("write rules: %w", err)
@@ -65,12 +72,12 @@ func (p *naive) Sync(ctx context.Context, r dataplane.SyncRequest) (dataplane.Re
 	}
 	saved, err = p.save(ctx)
 	p.want, p.rules, p.saved = r.Want, rules, saved
-	return dataplane.Report{Writes: 1, Full: true}, err
+	return report, err
 }
 
 func (p *naive) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
 	saved, err := p.save(ctx)
-	if p.render(want) != p.rules || saved != p.saved {
+	if (p.render(want) != p.rules || saved != p.saved) && p.fault != "audits blindly" {
 		return []dataplane.Difference{{Object: "all rules", Want: p.saved, Have: saved}}, err
 	}
 	return nil, err
@@ -110,11 +117,18 @@ var jumpRules = [][2]string{
 // chains beforehand would empty them.
 func withJumps(rules, saved string) string {
 	for _, j := range jumpRules {
-		if !strings.Contains(saved, "-A "+j[1]+"\n") {
+		if !hasJump(saved, j) {
 			rules = strings.Replace(rules, "*"+j[0]+"\n"+chains, "*"+j[0]+"\n"+chains+"-A "+j[1]+"\n", 1)
 		}
 	}
 	return rules
+}
+
+// hasJump looks into the jump's own table.
+func hasJump(saved string, jump [2]string) bool {
+	_, table, _ := strings.Cut(saved, "*"+jump[0]+"\n")
+	table, _, _ = strings.Cut(table, "COMMIT\n")
+	return strings.Contains(table, "-A "+jump[1]+"\n")
 }
 
 func (p *naive) cleanup(ctx context.Context) error {
@@ -126,7 +140,7 @@ func (p *naive) cleanup(ctx context.Context) error {
 	for _, t := range []string{"nat", "mangle", "filter"} {
 		fmt.Fprintf(&b, "*%s\n", t)
 		for _, j := range jumpRules {
-			if j[0] == t && strings.Contains(saved, "-A "+j[1]+"\n") {
+			if j[0] == t && hasJump(saved, j) {
 				fmt.Fprintf(&b, "-D %s\n", j[1])
 			}
 		}
@@ -152,6 +166,9 @@ func (p *naive) render(want *dataplane.Snapshot) string {
 	}
 	r.addUnclaimed()
 	fmt.Fprintf(&r.nat, "-A T-POST -m mark --mark 0x4000/0x4000 -j MASQUERADE\n")
+	if r.fault == "takes all chains" {
+		r.filter.WriteString("-F KUBE-FIREWALL\n")
+	}
 	flush := "-F T-PRE\n-F T-OUT\n-F T-POST\n"
 	return fmt.Sprintf("*mangle\n%[1]s%[2]sCOMMIT\n*nat\n%[1]s%[3]sCOMMIT\n*filter\n%[1]s%[4]s%[5]sCOMMIT\n",
 		chains+flush, r.mangle.String(), r.exact.String()+r.nodePorts.String()+r.nat.String(), r.filter.String(), r.filterLast.String())
