@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/portway/portway/lab/internal/cluster"
 	"github.com/portway/portway/lab/internal/products"
@@ -47,9 +48,9 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 		return fmt.Errorf("agent image: %w", err)
 	}
 	if l.state.Offline {
-		err = l.maker().AgentArchive(ctx, filepath.Join(l.repo, "services", "agent"), archive.Name(), note)
+		l.agentID, err = l.maker().AgentArchive(ctx, filepath.Join(l.repo, "services"), archive.Name(), note)
 	} else {
-		err = l.dockerBuild(ctx, products.AgentImage, filepath.Join("services", "agent", "Dockerfile"), archive.Name(), note)
+		l.agentID, err = l.dockerBuild(ctx, products.AgentImage, filepath.Join("services", "agent", "Dockerfile"), archive.Name(), note)
 	}
 	if err != nil {
 		return fmt.Errorf("agent image: %w", err)
@@ -57,16 +58,19 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 	return l.loadArchive(ctx, archive.Name(), note)
 }
 
-// dockerBuild is how anyone with a registry builds the image.
-func (l *Lab) dockerBuild(ctx context.Context, name, dockerfile, archive string, note func(string)) error {
+// dockerBuild is how anyone with a registry builds the image. It returns the
+// image's id.
+func (l *Lab) dockerBuild(ctx context.Context, name, dockerfile, archive string, note func(string)) (string, error) {
 	note("docker build")
 	cmd := l.docker().Cmd("build", "--tag="+name, "--file="+dockerfile, ".")
 	cmd.Dir = l.repo
 	if _, err := l.run.Run(ctx, cmd); err != nil {
-		return err
+		return "", err
 	}
-	_, err := l.docker().Output(ctx, "save", "--output="+archive, name)
-	return err
+	if _, err := l.docker().Output(ctx, "save", "--output="+archive, name); err != nil {
+		return "", err
+	}
+	return l.docker().Output(ctx, "image", "inspect", "--format={{.Id}}", name)
 }
 
 // loadArchive imports an archive of images into every node.
@@ -100,19 +104,67 @@ func (l *Lab) loadInto(ctx context.Context, node, archive string) error {
 	return err
 }
 
-// deployAgent applies the manifests of the mode. The image keeps its name, so
-// pods that were there already are replaced by hand.
+// overlay is the kustomization that the lab puts on top of the mode's own: where
+// this cluster's API server is, and which image this is. The image keeps its
+// name, so only the annotation rolls new agents out.
+const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: kube-system
+resources: [%q]
+configMapGenerator:
+  - name: portway-apiserver
+    behavior: merge
+    literals: ["KUBERNETES_SERVICE_HOST=%s", "KUBERNETES_SERVICE_PORT=6443"]
+patches:
+  - target: {kind: DaemonSet, name: portway}
+    patch: |
+      - op: add
+        path: /spec/template/metadata/annotations
+        value: {portway-lab/image: %q}
+`
+
+// deployAgent applies the manifests of the mode.
 func (l *Lab) deployAgent(ctx context.Context, _ func(string)) error {
-	dir := filepath.Join(l.repo, "services", "agent", "deploy", l.state.Options.Mode)
-	if _, err := l.kubectl().Output(ctx, "apply", "--kustomize="+dir); err != nil {
+	mode := filepath.Join(l.repo, "services", "agent", "deploy", "overlays", l.state.Options.Mode)
+	if _, err := os.Stat(mode); err != nil {
+		return fmt.Errorf("no manifests for this mode: %w", err)
+	}
+	// Not the Service's address, which works only when the agent does; and not
+	// a name, as nodes ask for names by way of rules that a test may remove.
+	host, err := l.kubectl().Output(ctx, "get", "nodes", "--selector=node-role.kubernetes.io/control-plane",
+		`--output=jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`)
+	if err != nil {
 		return err
 	}
-	for _, verb := range []string{"restart", "status"} {
-		if _, err := l.kubectl().Output(ctx, "--namespace=kube-system", "rollout", verb, "daemonset/portway"); err != nil {
+	host, _, _ = strings.Cut(host, " ") // the cluster's first family
+	dir, err := l.writeOverlay(mode, host)
+	if err != nil {
+		return fmt.Errorf("manifests of the agent: %w", err)
+	}
+	for _, args := range [][]string{
+		{"apply", "--kustomize=" + dir},
+		{"--namespace=kube-system", "rollout", "status", "daemonset/portway", "--timeout=180s"},
+	} {
+		if _, err := l.kubectl().Output(ctx, args...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeOverlay writes the kustomization and returns its directory. Kustomize
+// takes other directories only by relative path.
+func (l *Lab) writeOverlay(mode, host string) (string, error) {
+	dir := filepath.Join(l.dir, "agent")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	relative, err := filepath.Rel(dir, mode)
+	if err != nil {
+		return "", err
+	}
+	content := fmt.Sprintf(overlay, relative, host, l.agentID)
+	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o644)
 }
 
 // findKubectl is for a cluster with a registry: a kubectl of the user's, or

@@ -17,8 +17,8 @@ import (
 	"github.com/portway/portway/lab/internal/products"
 )
 
-// Where the lab's own daemon keeps its socket; only root runs one.
-const runDir = "/run/portway-lab"
+// daemonDir is where the lab's own daemon keeps its socket; only root runs one.
+const daemonDir = "/run/portway-lab"
 
 // The one network that an offline lab uses. Its name is kind's own.
 const (
@@ -33,9 +33,12 @@ type Lab struct {
 	run   command.Runner
 	repo  string // the checkout that the agent is built from
 	dir   string // state and kubeconfig
+	runs  string // the run directory of our own daemon
 	store cache.Store
 	host  hostnet.Host
 	state State
+	// agentID tells one build of the agent from another.
+	agentID string
 }
 
 // Open finds the checkout, the state and the cache. It changes nothing.
@@ -54,7 +57,7 @@ func Open(out io.Writer) (*Lab, error) {
 	}
 	run := command.Exec{}
 	return &Lab{
-		Out: out, run: run, repo: repo, dir: dir, store: store,
+		Out: out, run: run, repo: repo, dir: dir, runs: daemonDir, store: store,
 		host: hostnet.Host{Run: run, Sysctl: "/proc/sys"},
 	}, nil
 }
@@ -99,7 +102,7 @@ func (l *Lab) docker() docker.Client {
 }
 
 func (l *Lab) daemon(runtime string) docker.Daemon {
-	return docker.Daemon{Run: l.run, RunDir: runDir, DataDir: filepath.Join(l.store.Dir, "docker"), Runtime: runtime}
+	return docker.Daemon{Run: l.run, RunDir: l.runs, DataDir: filepath.Join(l.store.Dir, "docker"), Runtime: runtime}
 }
 
 func (l *Lab) maker() products.Maker {

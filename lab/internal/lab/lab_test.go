@@ -69,7 +69,7 @@ func TestStepsOfUp(t *testing.T) {
 }
 
 func TestStepsOfDown(t *testing.T) {
-	own := &Lab{state: State{Offline: true, OwnDaemon: true, Bridge: networkBridge}}
+	own := &Lab{runs: t.TempDir(), state: State{Offline: true, OwnDaemon: true, Bridge: networkBridge}}
 	got := names(own.downSteps())
 	// Nothing runs in the daemon (it is not started), so there is no cluster to
 	// delete; rules go after Docker, which would miss them.

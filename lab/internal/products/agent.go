@@ -7,36 +7,47 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/portway/portway/lab/internal/cache"
 	"github.com/portway/portway/lab/internal/image"
 )
 
-// AgentArchive builds the agent from its sources and writes its image to the
-// file archive. The image has Debian's iptables, ipset, conntrack and kmod
-// below it, as the agent's own Dockerfile does.
-func (m Maker) AgentArchive(ctx context.Context, source, archive string, note func(string)) (err error) {
-	program, err := m.Program(ctx, source, "./cmd/portway", note)
-	if err != nil {
-		return err
-	}
+// AgentArchive builds the agent and portwayctl from the directory of services,
+// writes their image to the file archive and returns an id that changes with
+// its content. Below the programs are Debian's iptables, ipset, conntrack and
+// kmod, as in the agent's own Dockerfile.
+func (m Maker) AgentArchive(ctx context.Context, services, archive string, note func(string)) (id string, err error) {
 	rootfs, err := m.rootfs(ctx, "pod-rootfs.tar", podPackages(), nil, note)
 	if err != nil {
-		return err
+		return "", err
+	}
+	key := new(cache.Key).Add("rootfs", filepath.Base(rootfs))
+	var entries []image.Entry
+	for _, p := range []struct{ module, name string }{{"agent", "portway"}, {"ctl", "portwayctl"}} {
+		if _, err := os.Stat(filepath.Join(services, p.module, "cmd", p.name)); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		program, err := m.Program(ctx, filepath.Join(services, p.module), "./cmd/"+p.name, note)
+		if err != nil {
+			return "", err
+		}
+		key.Add(p.name, filepath.Base(filepath.Dir(program)))
+		entries = append(entries, image.Entry{Path: "/usr/local/bin/" + p.name, From: program, Mode: 0o755})
 	}
 	work, err := os.MkdirTemp(m.Store.Dir, "agent-")
 	if err != nil {
-		return fmt.Errorf("agent image: %w", err)
+		return "", fmt.Errorf("agent image: %w", err)
 	}
 	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
-	layer, err := layers{work}.write("agent", image.Entry{Path: "/usr/local/bin/portway", From: program, Mode: 0o755})
+	layer, err := layers{work}.write("agent", entries...)
 	if err != nil {
-		return err
+		return "", err
 	}
 	f, err := os.Create(archive)
 	if err != nil {
-		return fmt.Errorf("agent image: %w", err)
+		return "", fmt.Errorf("agent image: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return image.Write(f, image.Image{
+	return key.String(), image.Write(f, image.Image{
 		Name: AgentImage, Layers: []string{rootfs, layer}, Env: []string{searchPath},
 		Entrypoint: []string{"/usr/local/bin/portway"},
 	})
