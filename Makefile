@@ -49,7 +49,7 @@ test-race: deps go
 
 .PHONY: test-plain
 test-plain: deps go
-	$(GO) test $(call patterns,$(filter-out $(RACE) e2e,$(MODULES)))
+	$(GO) test $(call patterns,$(filter-out $(RACE) e2e,$(MODULES)) e2e/cluster)
 
 .PHONY: test-kernel
 test-kernel: deps go ## only the tests that send packets through a kernel; needs root
