@@ -37,6 +37,7 @@ func root() *cobra.Command {
 		simple("down", "Take the lab down; only its cache stays", (*lab.Lab).Down),
 		simple("status", "Show what is up", (*lab.Lab).Status),
 		simple("load", "Rebuild the agent from this checkout and roll it out", (*lab.Lab).Load),
+		simple("test-image", "Put the image of the end-to-end tests on the nodes (made without a registry, they have it)", (*lab.Lab).TestImage),
 		simple("env", "Print what a shell needs to talk to the lab, for eval", (*lab.Lab).Env),
 	)
 	return cmd

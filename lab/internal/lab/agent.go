@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/portway/portway/lab/internal/cluster"
+	"github.com/portway/portway/lab/internal/command"
 	"github.com/portway/portway/lab/internal/products"
 	"github.com/portway/portway/lab/internal/step"
 )
@@ -50,7 +51,9 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 	if l.state.Offline {
 		l.agentID, err = l.maker().AgentArchive(ctx, filepath.Join(l.repo, "services"), archive.Name(), note)
 	} else {
-		l.agentID, err = l.dockerBuild(ctx, products.AgentImage, filepath.Join("services", "agent", "Dockerfile"), archive.Name(), note)
+		build := l.docker().Cmd("build", "--tag="+products.AgentImage, "--file=services/agent/Dockerfile", ".")
+		build.Dir = l.repo
+		l.agentID, err = l.dockerBuild(ctx, build, products.AgentImage, archive.Name(), note)
 	}
 	if err != nil {
 		return fmt.Errorf("agent image: %w", err)
@@ -58,13 +61,11 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 	return l.loadArchive(ctx, archive.Name(), note)
 }
 
-// dockerBuild is how anyone with a registry builds the image. It returns the
-// image's id.
-func (l *Lab) dockerBuild(ctx context.Context, name, dockerfile, archive string, note func(string)) (string, error) {
+// dockerBuild builds an image as anyone with a registry does, saves it to the
+// file archive and returns its id.
+func (l *Lab) dockerBuild(ctx context.Context, build command.Cmd, name, archive string, note func(string)) (string, error) {
 	note("docker build")
-	cmd := l.docker().Cmd("build", "--tag="+name, "--file="+dockerfile, ".")
-	cmd.Dir = l.repo
-	if _, err := l.run.Run(ctx, cmd); err != nil {
+	if _, err := l.run.Run(ctx, build); err != nil {
 		return "", err
 	}
 	if _, err := l.docker().Output(ctx, "save", "--output="+archive, name); err != nil {
@@ -174,7 +175,7 @@ func (u *up) findKubectl(ctx context.Context, note func(string)) error {
 		u.state.Kubectl = found
 		return nil
 	}
-	built, err := u.maker().Kubectl(ctx, note)
+	built, err := u.maker().Kubernetes(ctx, "cmd/kubectl", note)
 	u.state.Kubectl = built
 	return err
 }

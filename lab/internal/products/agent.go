@@ -53,11 +53,11 @@ func (m Maker) AgentArchive(ctx context.Context, services, archive string, note 
 	})
 }
 
-// Kubectl builds kubectl alone, for clusters whose Kubernetes is not built
-// here.
-func (m Maker) Kubectl(ctx context.Context, note func(string)) (string, error) {
+// Kubernetes builds one of Kubernetes' programs alone, for clusters whose
+// Kubernetes is not built here, and returns it.
+func (m Maker) Kubernetes(ctx context.Context, pkg string, note func(string)) (string, error) {
 	p := kubernetesPrograms()
-	p.main = []string{"k8s.io/kubernetes/cmd/kubectl"}
+	p.main = []string{"k8s.io/kubernetes/" + pkg}
 	dir, err := m.build(ctx, p, note)
-	return filepath.Join(dir, "kubectl"), err
+	return filepath.Join(dir, filepath.Base(pkg)), err
 }

@@ -1,0 +1,50 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"testing"
+
+	"github.com/portway/portway/lab/internal/command"
+)
+
+func TestMissing(t *testing.T) {
+	absent := errors.New("absent")
+	look := func(have ...string) func(string) (string, error) {
+		return func(name string) (string, error) {
+			if slices.Contains(have, name) {
+				return "/usr/bin/" + name, nil
+			}
+			return "", absent
+		}
+	}
+	stat := func(string) (fs.FileInfo, error) { return nil, nil }
+	noFile := func(string) (fs.FileInfo, error) { return nil, absent }
+	needs := append(offlineNeeds(), daemonNeeds()...)
+	all := []string{"docker", "dockerd", "ip", "iptables", "mmdebstrap", "runc"}
+	if got := missing(needs, look(all...), stat); len(got) != 0 {
+		t.Errorf("with everything there, missing %v", got)
+	}
+	want := []string{"debian-archive-keyring", "docker.io", "iproute2", "iptables", "mmdebstrap", "runc"}
+	if got := missing(needs, look(), noFile); !slices.Equal(got, want) {
+		t.Errorf("with nothing there, missing %v, want %v", got, want)
+	}
+	if got := missing(needs, look("docker", "ip", "iptables", "mmdebstrap", "runc"), stat); !slices.Equal(got, []string{"docker.io"}) {
+		t.Errorf("with Docker's client alone, missing %v", got)
+	}
+}
+
+type noCommands struct{ t *testing.T }
+
+func (n noCommands) Run(_ context.Context, c command.Cmd) (string, error) {
+	n.t.Errorf("ran %s", c)
+	return "", nil
+}
+
+func TestInstallOfNothingRunsNothing(t *testing.T) {
+	if err := Install(t.Context(), noCommands{t}, nil, func(string) {}); err != nil {
+		t.Error(err)
+	}
+}
