@@ -7,7 +7,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/portway/portway/e2e/cluster"
@@ -30,9 +29,7 @@ var _ = Describe("Session affinity", anyFamily, func() {
 		for _, client := range clients[:2] {
 			for _, q := range http(svc) {
 				bound := boundTo(ctx, client.pod, q, w.podNames(ctx, "web"))
-				Expect(c.CoreV1().Pods(w.namespace).Delete(ctx, bound, metav1.DeleteOptions{})).To(Succeed())
-				w.awaitServers(ctx, "web")
-				Expect(w.podNames(ctx, "web")).NotTo(ContainElement(bound))
+				w.replace(ctx, "web", bound)
 				boundTo(ctx, client.pod, q, w.podNames(ctx, "web"))
 			}
 		}

@@ -45,10 +45,9 @@ var _ = Describe("Endpoints", anyFamily, func() {
 		relabel := []byte(`{"metadata":{"labels":{"app":"left"}}}`)
 		_, err := c.CoreV1().Pods(w.namespace).Patch(ctx, before[0].Name, types.MergePatchType, relabel, metav1.PatchOptions{})
 		Expect(err).NotTo(HaveOccurred())
-		w.awaitServers(ctx, "web")
+		Eventually(ctx, func() []string { return w.podNames(ctx, "web") }).WithTimeout(waitForPods).
+			Should(And(HaveLen(3), Not(ContainElement(before[0].Name))))
 		after := w.podNames(ctx, "web")
-		Expect(after).To(HaveLen(3))
-		Expect(after).NotTo(ContainElement(before[0].Name))
 		for _, from := range inside() {
 			expectAnswers(ctx, from, http(svc), after...)
 		}

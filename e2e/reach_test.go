@@ -17,7 +17,7 @@ var _ = Describe("Reaching a Service", anyFamily, func() {
 		Expect(err).NotTo(HaveOccurred(), "the lab's sample")
 		welcome := ContainElement(ContainSubstring("nginx"))
 		for _, q := range http(svc) {
-			q.Ask = ""
+			q.Ask = "index.html"
 			for _, from := range inside() {
 				Eventually(ctx, from.Ask).WithArguments(q).Should(welcome, "%s", from)
 			}
@@ -37,7 +37,7 @@ var _ = Describe("Reaching a Service", anyFamily, func() {
 		DeferCleanup(c.CoreV1().Services(metav1.NamespaceDefault).Delete, exposed.Name, metav1.DeleteOptions{})
 		for _, n := range c.Nodes {
 			for _, q := range httpNodePort(exposed, n) {
-				q.Ask = ""
+				q.Ask = "index.html"
 				Eventually(ctx, cluster.Outside().Ask).WithArguments(q).Should(welcome, "NodePort of %s", n.Name)
 			}
 		}

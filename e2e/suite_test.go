@@ -44,6 +44,7 @@ func TestE2E(t *testing.T) {
 	// A change must be in force within seconds, also on a machine that is busy
 	// with everything else a cluster does.
 	SetDefaultEventuallyTimeout(45 * time.Second)
+	EnforceDefaultTimeoutsWhenUsingContexts()
 	SetDefaultEventuallyPollingInterval(250 * time.Millisecond)
 	RunSpecs(t, "Portway")
 }

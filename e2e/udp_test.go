@@ -6,7 +6,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/portway/portway/e2e/cluster"
 )
@@ -24,10 +23,7 @@ var _ = Describe("UDP", anyFamily, func() {
 			DeferCleanup(socket.Close)
 			for range 2 {
 				Eventually(ctx, func() (string, error) { return socket.Ask(q.Ask) }).Should(BeElementOf(w.podNames(ctx, "dns")))
-				for _, old := range w.podNames(ctx, "dns") {
-					Expect(c.CoreV1().Pods(w.namespace).Delete(ctx, old, metav1.DeleteOptions{})).To(Succeed())
-				}
-				w.awaitServers(ctx, "dns")
+				w.replace(ctx, "dns", w.podNames(ctx, "dns")...)
 			}
 			Eventually(ctx, func() (string, error) { return socket.Ask(q.Ask) }).Should(BeElementOf(w.podNames(ctx, "dns")))
 		}

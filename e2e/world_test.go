@@ -102,6 +102,17 @@ func (w *world) awaitServers(ctx context.Context, name string) {
 	}).WithTimeout(waitForPods).Should(Succeed())
 }
 
+// replace deletes pods and waits for those that come in their place.
+func (w *world) replace(ctx context.Context, name string, old ...string) {
+	GinkgoHelper()
+	n := len(w.podNames(ctx, name))
+	for _, pod := range old {
+		Expect(c.CoreV1().Pods(w.namespace).Delete(ctx, pod, metav1.DeleteOptions{})).To(Succeed())
+	}
+	Eventually(ctx, func() []string { return w.podNames(ctx, name) }).WithTimeout(waitForPods).
+		Should(And(HaveLen(n), Not(ContainElement(BeElementOf(old)))))
+}
+
 func (w *world) scale(ctx context.Context, name string, replicas int32) {
 	GinkgoHelper()
 	w.editServers(ctx, name, func(d *appsv1.DeploymentSpec) { d.Replicas = &replicas })

@@ -116,7 +116,9 @@ func parseDial(raw []byte, tries int) ([]string, error) {
 	worst := out.Errors[0]
 	end := errors.New(worst)
 	switch {
-	case strings.Contains(worst, "refused"):
+	// The second is how a node hears that its own packet was rejected on the
+	// way out.
+	case strings.Contains(worst, "refused"), strings.Contains(worst, "operation not permitted"):
 		end = fmt.Errorf("%w: %s", ErrRefused, worst)
 	case strings.Contains(worst, "timeout"), strings.Contains(worst, "deadline exceeded"):
 		end = fmt.Errorf("%w: %s", ErrSilent, worst)

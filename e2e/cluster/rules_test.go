@@ -41,6 +41,7 @@ func TestParseDial(t *testing.T) {
 		{"silent", `{"errors":["Get \"http://x\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"]}`, 0, ErrSilent},
 		{"UDP, silent", `{"errors":["reading from udp connection failed. err:'read udp 1->2: i/o timeout'"]}`, 0, ErrSilent},
 		{"UDP, refused", `{"errors":["reading from udp connection failed. err:'read udp 1->2: read: connection refused'"]}`, 0, ErrRefused},
+		{"UDP, rejected on a node", `{"errors":["udp connection write failed. err:write udp 1->2: write: operation not permitted"]}`, 0, ErrRefused},
 		{"one of two", `{"responses":["a"],"errors":["connection refused"]}`, 1, ErrRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
