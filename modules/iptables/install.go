@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -13,14 +14,14 @@ import (
 // install brings changes into the kernel. A ServicePort that the kernel
 // refuses is found, by what the error names or by halving, and left out; what
 // it replaces stays as it was, if that still works (kubernetes#36652).
-func (s *session) install(ctx context.Context, changes []change) error {
+func (s *pass) install(ctx context.Context, changes []change) error {
 	for _, c := range changes {
 		s.stage(c)
 	}
-	err := s.commit(ctx)
+	err := s.try(ctx)
 	for culprit, ok := s.culprit(err); ok; culprit, ok = s.culprit(err) {
 		s.exclude(culprit, changes, err)
-		err = s.commit(ctx)
+		err = s.try(ctx)
 	}
 	if err == nil || !refused(ctx, err) || len(changes) == 0 {
 		return err
@@ -28,7 +29,7 @@ func (s *session) install(ctx context.Context, changes []change) error {
 	for _, c := range changes {
 		s.unstage(c)
 	}
-	if err := s.commit(ctx); err != nil {
+	if err := s.try(ctx); err != nil {
 		return err // it is not the fault of a ServicePort
 	}
 	if len(changes) == 1 {
@@ -42,8 +43,26 @@ func (s *session) install(ctx context.Context, changes []change) error {
 	return s.install(ctx, changes[half:])
 }
 
+// maxRefusals bounds the search for culprits in one Sync. More of them have a
+// common cause, which is no ServicePort.
+const maxRefusals = 300
+
+// errTooMany ends the search.
+var errTooMany = errors.New("too many writes are refused")
+
+// try commits, and counts what is refused.
+func (s *pass) try(ctx context.Context) error {
+	err := s.commit(ctx)
+	if err != nil && refused(ctx, err) {
+		if s.refusals++; s.refusals > maxRefusals {
+			return fmt.Errorf("%w, the last: %w", errTooMany, err)
+		}
+	}
+	return err
+}
+
 // stage makes a change in the model.
-func (s *session) stage(c change) {
+func (s *pass) stage(c change) {
 	delete(s.failed, c.name)
 	if c.new == nil {
 		s.model.remove(c.name)
@@ -55,7 +74,7 @@ func (s *session) stage(c change) {
 }
 
 // unstage goes back to the version that works.
-func (s *session) unstage(c change) {
+func (s *pass) unstage(c change) {
 	s.model.remove(c.name)
 	if c.old != nil {
 		// What it had may belong to another one by now; then it stays out.
@@ -64,7 +83,7 @@ func (s *session) unstage(c change) {
 }
 
 // exclude takes out a ServicePort that the kernel refused.
-func (s *session) exclude(n dataplane.ServicePortName, changes []change, err error) {
+func (s *pass) exclude(n dataplane.ServicePortName, changes []change, err error) {
 	refused := s.model.ports[n]
 	s.model.remove(n)
 	for _, c := range changes {
@@ -76,7 +95,7 @@ func (s *session) exclude(n dataplane.ServicePortName, changes []change, err err
 }
 
 // retries are the changes that try again what failed.
-func (s *session) retries(want *dataplane.Snapshot, listed []change) []change {
+func (s *pass) retries(want *dataplane.Snapshot, listed []change) []change {
 	again := make(map[dataplane.ServicePortName]bool)
 	for n := range s.failed {
 		again[n] = true
@@ -96,7 +115,7 @@ func (s *session) retries(want *dataplane.Snapshot, listed []change) []change {
 // refused tells whether it was the content of a write that failed, and not the
 // writing.
 func refused(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || errors.Is(err, netfilter.ErrLockTimeout) {
+	if ctx.Err() != nil || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, errTooMany) {
 		return false
 	}
 	var restore *netfilter.RestoreError
@@ -105,9 +124,9 @@ func refused(ctx context.Context, err error) bool {
 }
 
 // culprit is the ServicePort in whose chain or rule a write failed.
-func (s *session) culprit(err error) (dataplane.ServicePortName, bool) {
+func (s *pass) culprit(err error) (dataplane.ServicePortName, bool) {
 	var restore *netfilter.RestoreError
-	if !errors.As(err, &restore) || errors.Is(err, netfilter.ErrLockTimeout) {
+	if !errors.As(err, &restore) || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, errTooMany) {
 		return dataplane.ServicePortName{}, false
 	}
 	id := chainID{restore.Table, restore.Chain}
@@ -123,7 +142,7 @@ func (s *session) culprit(err error) (dataplane.ServicePortName, bool) {
 }
 
 // commit writes what is dirty.
-func (s *session) commit(ctx context.Context) error {
+func (s *pass) commit(ctx context.Context) error {
 	plan := makePlan(s.model, s.have, s.reading, s.digest)
 	before, after := around(s.family, plan.sets)
 	if err := s.kernel.ChangeSets(ctx, before); err != nil {
@@ -149,7 +168,7 @@ func (s *session) commit(ctx context.Context) error {
 }
 
 // confirm takes over what the kernel has accepted.
-func (s *session) confirm(tx netfilter.Transaction, sums digests) {
+func (s *pass) confirm(tx netfilter.Transaction, sums digests) {
 	for _, c := range tx.Chains {
 		id := chainID{tx.Table, c.Name}
 		s.have[id] = sums[id]

@@ -75,13 +75,13 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)
-	if err != nil {
-		return nil, fmt.Errorf("look into the other back end: %w", err)
-	}
 	p := newPlane(f, h, localAddresses)
 	p.randomFully = h.RandomFully(ctx)
 	p.chunk = h.Backend().ChainsPerRestore()
+	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)
+	if err != nil {
+		p.warnings = append(p.warnings, fmt.Sprintf("whether another iptables back end holds rules of ours is not known: %v", err))
+	}
 	if len(left) > 0 {
 		p.warnings = append(p.warnings, fmt.Sprintf(
 			"iptables-%s is in use for %s, but another back end holds rules that packets pass too: %s",
@@ -138,30 +138,32 @@ func localAddresses() (func(netip.Addr) bool, error) {
 	return func(a netip.Addr) bool { return has[a] }, nil
 }
 
-// needs are rules that between them use all matches and targets of the mode.
+// needs are a few rules that between them use all matches, targets and types
+// of sets of the mode.
 func needs(f dataplane.Family) netfilter.Needs {
-	n := netfilter.Needs{Rules: make(map[netfilter.Table][]netfilter.Rule)}
-	for _, s := range sharedSets() {
+	fr := frame{family: f, mark: 1}
+	affinity := newAffinitySet(affinityPrefix(f)+"PROBE", f)
+	n := netfilter.Needs{Sets: []netfilter.Set{affinity}}
+	for _, s := range []set{setNodeIP, setReject, setLoopBack, setHealth} {
 		n.Sets = append(n.Sets, s.empty(f))
 	}
-	affinity := newAffinitySet(affinityPrefix(f)+"PROBE", f)
-	n.Sets = append(n.Sets, affinity)
-	const mark = 1 << 14
-	fr := frame{family: f, mark: mark, dropInvalid: true, unallocated: []netip.Prefix{netip.PrefixFrom(f.Unspecified(), 8)}}
-	for _, id := range roots() {
-		for _, r := range append(fr.head(id), fr.tail(id)...) {
-			if jumps(r.Target) {
-				r.Target = netfilter.Target{}
-			}
-			n.Rules[id.table] = append(n.Rules[id.table], r)
-		}
-	}
-	n.Rules[netfilter.NAT] = append(n.Rules[netfilter.NAT],
-		netfilter.Rule{
-			Protocol: netfilter.Is(dataplane.TCP), Probability: share(1, 2),
-			Target: netfilter.DNAT(netip.AddrPortFrom(f.Loopback(), 1)),
+	isTCP := netfilter.Is(dataplane.TCP)
+	n.Rules = map[netfilter.Table][]netfilter.Rule{
+		netfilter.NAT: {
+			{Comment: Name, Target: netfilter.OrMark(fr.mark)},
+			{Mark: netfilter.MatchMark(fr.mark, fr.mark), Target: netfilter.Masquerade(false)},
+			{Protocol: isTCP, Probability: share(1, 2), Target: netfilter.DNAT(netip.AddrPortFrom(f.Loopback(), 1))},
+			{SourceType: netfilter.Local, Target: netfilter.AddSet(affinity.Name, "src", 1)},
+			{Sets: fr.in(setNodeIP, "dst", false), Target: netfilter.Accept()},
+			{
+				Conntrack: netfilter.ConntrackMatch{States: netfilter.StateDNAT},
+				Sets:      fr.in(setLoopBack, "dst,dst,src", false), Target: netfilter.Return(),
+			},
 		},
-		netfilter.Rule{SourceType: netfilter.Local, Target: netfilter.AddSet(affinity.Name, "src", 1)},
-	)
+		netfilter.Filter: {
+			{Protocol: isTCP, Sets: fr.in(setHealth, "dst", false), Target: netfilter.Reject(netfilter.TCPReset)},
+			{Sets: fr.in(setReject, "dst,dst", false), Target: netfilter.Reject(netfilter.PortUnreachable(f))},
+		},
+	}
 	return n
 }

@@ -52,7 +52,7 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 	if p.model == nil {
 		report.Warnings = slices.Clone(p.warnings)
 	}
-	s := &session{Plane: p, report: &report, now: req.Now}
+	s := &pass{Plane: p, report: &report, now: req.Now}
 	if err := s.run(ctx, req.Want); err != nil {
 		p.forget()
 		p.owed = report.Removed
@@ -74,15 +74,17 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// session is one Sync.
-type session struct {
+// pass is one Sync.
+type pass struct {
 	*Plane
 	report  *dataplane.Report
 	now     time.Time
 	reading *reading // of this Sync, until its first commit
+	// refusals counts the writes that were refused.
+	refusals int
 }
 
-func (s *session) run(ctx context.Context, want *dataplane.Snapshot) error {
+func (s *pass) run(ctx context.Context, want *dataplane.Snapshot) error {
 	first := s.model == nil
 	if s.report.Full {
 		if err := s.read(ctx); err != nil {
@@ -108,7 +110,7 @@ func (s *session) run(ctx context.Context, want *dataplane.Snapshot) error {
 }
 
 // forgive forgets failures that do not matter any more.
-func (s *session) forgive(want *dataplane.Snapshot) {
+func (s *pass) forgive(want *dataplane.Snapshot) {
 	maps.DeleteFunc(s.failed, func(n dataplane.ServicePortName, _ error) bool {
 		sp, wanted := want.ServicePort(n)
 		return !wanted || sp == s.model.ports[n]
@@ -116,7 +118,7 @@ func (s *session) forgive(want *dataplane.Snapshot) {
 }
 
 // read looks at the kernel, and reports what others have changed in it.
-func (s *session) read(ctx context.Context) error {
+func (s *pass) read(ctx context.Context) error {
 	if s.digest == nil {
 		s.digest = newDigester()
 	}
@@ -133,14 +135,14 @@ func (s *session) read(ctx context.Context) error {
 }
 
 // isCold tells whether nothing forwards here yet.
-func (s *session) isCold() bool {
+func (s *pass) isCold() bool {
 	_, running := s.have[chainID{netfilter.NAT, chainServices}]
 	return !running
 }
 
 // coldStart makes what the node itself needs work first, and refuses what it
 // does not know last, when it knows all (kubernetes#133773).
-func (s *session) coldStart(ctx context.Context, changes []change) error {
+func (s *pass) coldStart(ctx context.Context, changes []change) error {
 	s.model.setLenient(true)
 	n := slices.IndexFunc(changes, func(c change) bool { return c.new == nil || c.new.Priority == dataplane.PriorityNormal })
 	if n > 0 {
@@ -159,7 +161,7 @@ func (s *session) coldStart(ctx context.Context, changes []change) error {
 // changes are what the model does not hold as it is wanted. If nothing is
 // taken on trust they are found by comparing all, which finds also those that
 // failed earlier.
-func (s *session) changes(want *dataplane.Snapshot) []change {
+func (s *pass) changes(want *dataplane.Snapshot) []change {
 	var all []change
 	if !s.report.Full && s.last != nil {
 		for c := range want.ChangesSince(s.last) {
@@ -185,7 +187,7 @@ func (s *session) changes(want *dataplane.Snapshot) []change {
 
 // removed are the frontends that were in the kernel and are in the snapshot no
 // more.
-func (s *session) removed(want *dataplane.Snapshot, changes []change) []dataplane.FrontendKey {
+func (s *pass) removed(want *dataplane.Snapshot, changes []change) []dataplane.FrontendKey {
 	var gone []dataplane.FrontendKey
 	note := func(k dataplane.FrontendKey) {
 		if _, ok := want.Lookup(k); !ok {
@@ -215,7 +217,7 @@ func (s *session) removed(want *dataplane.Snapshot, changes []change) []dataplan
 }
 
 // tell completes the report.
-func (s *session) tell() {
+func (s *pass) tell() {
 	for _, name := range slices.SortedFunc(maps.Keys(s.failed), dataplane.ServicePortName.Compare) {
 		s.report.Failed = append(s.report.Failed, dataplane.Failure{Name: name, Err: s.failed[name]})
 	}
