@@ -108,19 +108,27 @@ var _ = Describe("Reaching a Service", anyFamily, func() {
 		}
 	})
 
-	It("leaves a headless Service alone", anyMode, limit, func(ctx SpecContext) {
+	It("has no part in a headless Service", anyMode, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
 		w.servers(ctx, "web", 2)
-		w.service(ctx, "web", func(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone })
-		w.service(ctx, "other", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "web"} })
+		w.service(ctx, "web", headless)
+		servers := w.podNames(ctx, "web")
 		for _, pod := range w.pods(ctx, "web") {
-			addrs := cluster.PodAddrs(&pod)
-			expectAnswers(ctx, clients[0].pod, questions(addrs, 8080, false), pod.Name)
+			direct := questions(cluster.PodAddrs(&pod), 8080, false)
+			expectAnswers(ctx, clients[0].pod, direct, pod.Name)
+			name := cluster.Question{Host: "web." + w.namespace + ".svc.cluster.local", To: direct[0].To, Ask: "hostname"}
+			Eventually(ctx, clients[0].pod.Ask).WithArguments(name).Should(ContainElement(BeElementOf(servers)))
 		}
-		name := cluster.Question{Host: "web." + w.namespace + ".svc.cluster.local", Ask: "hostname"}
-		name.To = questions(cluster.PodAddrs(&w.pods(ctx, "web")[0]), 8080, false)[0].To
-		Eventually(ctx, clients[0].pod.Ask).WithArguments(name).Should(ContainElement(BeElementOf(w.podNames(ctx, "web"))))
-		Eventually(ctx, rulesOn).WithArguments(ctx, clients[0].node, w.namespace+"/other").ShouldNot(BeEmpty())
+	})
+
+	It("makes no rule for a headless Service", Label("iptables"), limit, func(ctx SpecContext) {
+		w := newWorld(ctx)
+		w.servers(ctx, "web", 1)
+		w.service(ctx, "web", headless)
+		w.service(ctx, "later", func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"app": "web"} })
+		Eventually(ctx, rulesOn).WithArguments(clients[0].node, w.namespace+"/later").ShouldNot(BeEmpty())
 		Expect(rulesOn(ctx, clients[0].node, w.namespace+"/web")).To(BeEmpty())
 	})
 })
+
+func headless(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone }
