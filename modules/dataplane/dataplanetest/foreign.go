@@ -70,8 +70,16 @@ var volatile = regexp.MustCompile(`(?m)^#.*\n| ?\[\d+:\d+\]| initval \S+| hashsi
 // dump is the state of the node's kernel in which planes leave traces. Equal
 // states give equal dumps.
 func dump(ctx context.Context, node *rig.Host, cfg Config) (string, error) {
-	commands := [][]string{{"ipset", "save", "-sorted"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"},
-		{"ip", "-6", "route", "show", "table", "all"}, {"ip", "rule"}, {"ip", "-6", "rule"}, {"nft", "list", "tables"}, {"nft", "list", "table", "inet", "other"}}
+	commands := [][]string{
+		{"ipset", "save", "-sorted"},
+		{"ip", "-o", "addr"},
+		{"ip", "route", "show", "table", "all"},
+		{"ip", "-6", "route", "show", "table", "all"},
+		{"ip", "rule"},
+		{"ip", "-6", "rule"},
+		{"nft", "list", "tables"},
+		{"nft", "list", "table", "inet", "other"},
+	}
 	for _, backend := range []string{"nft", "legacy"} {
 		for _, f := range dataplane.Families() {
 			commands = append(commands, []string{Config{Iptables: backend}.tool(f, "-save")})

@@ -46,7 +46,7 @@ func (b *bed) holdOne(s Shot) error {
 	if err != nil {
 		return err
 	}
-	b.t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the test is over
+	b.t.Cleanup(func() { conn.Close() })
 	h := held{s, conn, bufio.NewReader(conn)}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err

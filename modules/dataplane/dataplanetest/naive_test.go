@@ -108,9 +108,14 @@ const (
 
 // jumpRules are the only rules in the chains of others.
 var jumpRules = [][2]string{
-	{"nat", "PREROUTING -j T-PRE"}, {"nat", "OUTPUT -j T-OUT"}, {"nat", "POSTROUTING -j T-POST"},
-	{"mangle", "PREROUTING -j T-PRE"}, {"mangle", "OUTPUT -j T-OUT"},
-	{"filter", "INPUT -j T-PRE"}, {"filter", "FORWARD -j T-PRE"}, {"filter", "OUTPUT -j T-OUT"},
+	{"nat", "PREROUTING -j T-PRE"},
+	{"nat", "OUTPUT -j T-OUT"},
+	{"nat", "POSTROUTING -j T-POST"},
+	{"mangle", "PREROUTING -j T-PRE"},
+	{"mangle", "OUTPUT -j T-OUT"},
+	{"filter", "INPUT -j T-PRE"},
+	{"filter", "FORWARD -j T-PRE"},
+	{"filter", "OUTPUT -j T-OUT"},
 }
 
 // withJumps adds the jumps that are missing, in the same transactions: to make the

@@ -2,7 +2,6 @@ package dataplanetest
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,7 +20,7 @@ func Play(t *testing.T, cfg Config, s Scenario) {
 	for i, act := range s.Acts {
 		stage.mustSync(act.State)
 		stage.checkSettled()
-		for _, err := range stage.perform(t.Context(), act.Probes) {
+		for _, err := range stage.perform(act.Probes) {
 			t.Errorf("act %d: %v", i+1, err)
 		}
 	}
@@ -34,7 +33,7 @@ type stage struct {
 }
 
 // perform sends all probes of an act at once.
-func (s stage) perform(ctx context.Context, probes []Probe) []error {
+func (s stage) perform(probes []Probe) []error {
 	var errs []error
 	var sent []Probe
 	for _, p := range probes {
@@ -47,7 +46,7 @@ func (s stage) perform(ctx context.Context, probes []Probe) []error {
 		sent = append(sent, p)
 	}
 	reached, wrong := make([]map[string]bool, len(sent)), make([]error, len(sent))
-	rig.Each(len(sent), func(i int) { reached[i], wrong[i] = s.send(ctx, sent[i]) })
+	rig.Each(len(sent), func(i int) { reached[i], wrong[i] = s.send(sent[i]) })
 	for i, p := range sent {
 		err := cmp.Or(wrong[i], s.judgeServers(p, reached[i]))
 		if err != nil {
@@ -82,10 +81,10 @@ func (s stage) verdict(p Probe) dataplane.Verdict { return s.want.Decide(s.shot(
 
 // send sends the flows of a probe until all that is wanted has been seen, and
 // tells who answered.
-func (s stage) send(ctx context.Context, p Probe) (reached map[string]bool, err error) {
+func (s stage) send(p Probe) (reached map[string]bool, err error) {
 	reached = make(map[string]bool)
 	for range p.flows() {
-		got := s.sendOne(ctx, p)
+		got := s.sendOne(p)
 		if err := s.judgeOne(p, got); err != nil {
 			return reached, err
 		}
@@ -109,7 +108,7 @@ func (p Probe) flows() int {
 	return 60
 }
 
-func (s stage) sendOne(ctx context.Context, p Probe) rig.Result {
+func (s stage) sendOne(p Probe) rig.Result {
 	timeout := rig.DefaultTimeout
 	if p.Outcome != rig.Silent {
 		timeout = patience
@@ -118,7 +117,7 @@ func (s stage) sendOne(ctx context.Context, p Probe) rig.Result {
 	return rig.Probe{
 		From: s.rig.Host(p.From), Proto: proto, To: p.To,
 		Source: netip.AddrPortFrom(netip.Addr{}, p.SourcePort), Timeout: timeout,
-	}.Send(ctx)
+	}.Send(s.t.Context())
 }
 
 func (s stage) judgeOne(p Probe, got rig.Result) error {

@@ -95,7 +95,8 @@ const awaitTimeout = 10 * time.Second
 
 // await asks what is missing until nothing is.
 func await(what string, missing func() (string, error)) error {
-	for deadline := time.Now().Add(awaitTimeout); ; time.Sleep(time.Millisecond) {
+	timeout := time.After(awaitTimeout)
+	for {
 		name, err := missing()
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -103,8 +104,10 @@ func await(what string, missing func() (string, error)) error {
 		if name == "" {
 			return nil
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-timeout:
 			return fmt.Errorf("%s: %s not ready after %v", what, name, awaitTimeout)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (h *Host) Ping(ctx context.Context, to netip.Addr, timeout time.Duration) R
 	if err != nil {
 		return failure(err)
 	}
-	defer socket.Close() //nolint:errcheck // a probe has nothing to lose
+	defer socket.Close()
 	deadline := time.Now().Add(cmp.Or(timeout, DefaultTimeout))
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -49,7 +49,7 @@ func (h *Host) openPing(to netip.Addr) (*os.File, error) {
 		}
 		socket = os.NewFile(uintptr(fd), "ping")
 		if err := unix.Connect(fd, sockaddr(to)); err != nil {
-			socket.Close() //nolint:errcheck // the first error matters
+			socket.Close()
 			return fmt.Errorf("connect ping socket to %s: %w", to, err)
 		}
 		return nil

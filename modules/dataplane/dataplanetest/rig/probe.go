@@ -76,7 +76,7 @@ func (p Probe) Send(ctx context.Context) Result {
 	if err != nil {
 		return failure(err)
 	}
-	defer conn.Close() //nolint:errcheck // a probe has nothing to lose
+	defer conn.Close()
 	return Ask(ctx, conn)
 }
 

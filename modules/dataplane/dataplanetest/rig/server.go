@@ -85,7 +85,7 @@ func (h *Host) ServeHalfClosed(tb TB, port uint16) {
 	h.ServeConns(tb, ln, func(conn *net.TCPConn) {
 		n, err := io.Copy(io.Discard, conn)
 		if err == nil {
-			fmt.Fprintf(conn, "%s %d\n", h.sighting(conn), n) //nolint:errcheck // the client has left
+			fmt.Fprintf(conn, "%s %d\n", h.sighting(conn), n)
 		}
 	})
 }
@@ -97,7 +97,7 @@ func (h *Host) ServeConns(tb TB, ln net.Listener, answer func(*net.TCPConn)) {
 	var wg sync.WaitGroup
 	tb.Cleanup(func() {
 		cancel()
-		ln.Close() //nolint:errcheck // nothing is lost
+		ln.Close()
 		wg.Wait()
 	})
 	wg.Go(func() {
@@ -107,7 +107,7 @@ func (h *Host) ServeConns(tb TB, ln net.Listener, answer func(*net.TCPConn)) {
 				return
 			}
 			wg.Go(func() {
-				defer conn.Close() //nolint:errcheck // the answer has been read or not
+				defer conn.Close()
 				defer context.AfterFunc(ctx, func() { conn.Close() })()
 				answer(conn.(*net.TCPConn))
 			})
@@ -134,7 +134,7 @@ func (h *Host) serveUDP(tb TB, conn *net.UDPConn) error {
 	local := unmapped(conn.LocalAddr())
 	var wg sync.WaitGroup
 	tb.Cleanup(func() {
-		conn.Close() //nolint:errcheck // nothing is lost
+		conn.Close()
 		wg.Wait()
 	})
 	wg.Go(func() {

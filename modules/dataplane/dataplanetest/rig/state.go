@@ -105,7 +105,7 @@ func readSocketTable(path string) ([]netip.AddrPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	var found []netip.AddrPort
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
