@@ -126,29 +126,42 @@ func isNFT(ctx context.Context, command string) bool {
 
 // Detect chooses the back end that this node uses already: the one in which
 // kubelet left its hint; else the one that holds more rules; else the one
-// that plain "iptables" stands for.
+// that plain "iptables" stands for. One that this kernel cannot run does not
+// count.
 func Detect(ctx context.Context, f dataplane.Family) (Backend, error) {
 	found, err := Backends(ctx, f)
 	if err != nil {
 		return Backend{}, err
 	}
-	if len(found) == 1 {
-		return found[0], nil
-	}
+	var working []Backend
+	var errs []error
 	for _, b := range found {
 		hinted, err := b.holds(ctx, Mangle, isHint)
-		if err != nil {
-			return Backend{}, err
-		}
-		if len(hinted) > 0 {
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("iptables: %w", reason(Mangle, err)))
+		case len(hinted) > 0:
 			return b, nil
+		default:
+			working = append(working, b)
 		}
 	}
-	best, most := found[0], -1
-	for _, b := range found {
+	if len(working) == 0 {
+		return Backend{}, errors.Join(errs...)
+	}
+	return fullest(ctx, working)
+}
+
+// fullest is the back end with the most rules, of equals the first.
+func fullest(ctx context.Context, backends []Backend) (Backend, error) {
+	if len(backends) == 1 {
+		return backends[0], nil
+	}
+	best, most := backends[0], -1
+	for _, b := range backends {
 		n, err := b.countRules(ctx)
 		if err != nil {
-			return Backend{}, err
+			return Backend{}, fmt.Errorf("iptables: %w", err)
 		}
 		if n > most {
 			best, most = b, n

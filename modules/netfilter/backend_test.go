@@ -64,6 +64,29 @@ func TestDetect(t *testing.T) {
 	}
 }
 
+// A back end that this kernel cannot run is not chosen, and if none is left
+// the error says why.
+func TestDetectWhatWorks(t *testing.T) {
+	enterNamespace(t)
+	all := []string{"iptables", "iptables-save", "iptables-restore", "iptables-legacy", "iptables-legacy-save", "iptables-legacy-restore"}
+	const fails = `case "$*:$0" in --version*) exec PROGRAM "$@";; *legacy*) exec PROGRAM "$@";; esac
+echo "Could not fetch rule set generation id: Invalid argument" >&2; exit 1`
+	programs(t, fails, all...)
+	if b := detect(t, dataplane.IPv4); b.Name != Legacy {
+		t.Errorf("chose %s, which does not work", b.Name)
+	}
+	programs(t, fails, all[:3]...)
+	if b, err := Detect(t.Context(), dataplane.IPv4); err == nil || !strings.Contains(err.Error(), "generation id") {
+		t.Errorf("chose %s (%v), which does not work", b.Name, err)
+	}
+	programs(t, `case "$*" in --version*) exec PROGRAM "$@";; esac
+exec /usr/bin/setpriv --reuid 65534 --clear-groups PROGRAM "$@"`, all[:3]...)
+	want := "iptables: no permission to read or write table mangle: run as root or with CAP_NET_ADMIN"
+	if _, err := Detect(t.Context(), dataplane.IPv4); err == nil || err.Error() != want {
+		t.Errorf("without rights: %v, want %s", err, want)
+	}
+}
+
 // Looking does not make tables of iptables-legacy, which would cost packets
 // time and make iptables-nft warn for ever.
 func TestDetectLeavesNoTrace(t *testing.T) {

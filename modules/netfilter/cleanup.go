@@ -35,6 +35,9 @@ func Remove(ctx context.Context, k Kernel, o Owned) error {
 // PlanRemoval plans the removal of what is owned from one table.
 func PlanRemoval(ctx context.Context, k Kernel, t Table, o Owned) (Transaction, error) {
 	tx := Transaction{Table: t}
+	if o.Chain == nil && o.Rule == nil {
+		return tx, nil
+	}
 	owns := func(chain string) bool { return chain != "" && o.Chain != nil && o.Chain(t, chain) }
 	err := k.Save(ctx, t, func(c Chain) error {
 		if c.Policy == "" && owns(c.Name) {
