@@ -51,9 +51,7 @@ func (k *picky) ChangeSets(ctx context.Context, p netfilter.SetPlan) error {
 }
 
 func fakePlane(k netfilter.Kernel) *Plane {
-	return newPlane(dataplane.IPv4, k, func() (func(netip.Addr) bool, error) {
-		return testNode().Holds, nil
-	})
+	return NewPlane(dataplane.IPv4, k, testNode().Holds)
 }
 
 func mustSync(t *testing.T, p *Plane, want *dataplane.Snapshot, now time.Time, distrust bool) dataplane.Report {

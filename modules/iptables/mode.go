@@ -116,6 +116,15 @@ func ownsAnywhere(chain string) bool {
 	return ownsChain(netfilter.NAT, chain) || ownsChain(netfilter.Filter, chain)
 }
 
+// NewPlane is a plane on another kernel than this machine's, such as saved state
+// that is to be explained ([netfilter.Dump]). The kernel must know fully random
+// ports for masquerading, as those since Linux 3.13 do.
+func NewPlane(f dataplane.Family, k netfilter.Kernel, isLocal func(netip.Addr) bool) *Plane {
+	p := newPlane(f, k, func() (func(netip.Addr) bool, error) { return isLocal, nil })
+	p.randomFully = true
+	return p
+}
+
 // newPlane is a plane on some kernel. local lists the node's addresses.
 func newPlane(f dataplane.Family, k netfilter.Kernel, local func() (func(netip.Addr) bool, error)) *Plane {
 	p := &Plane{family: f, kernel: k, local: local}

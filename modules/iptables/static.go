@@ -36,11 +36,16 @@ func (f frame) equal(o frame) bool {
 // roots are the chains that exist always.
 func roots() []chainID {
 	return []chainID{
-		{netfilter.NAT, chainMarkMasq}, {netfilter.NAT, chainPostrouting},
-		{netfilter.NAT, chainNodePorts}, {netfilter.NAT, chainServices},
-		{netfilter.Filter, chainReject}, {netfilter.Filter, chainForward},
-		{netfilter.Filter, chainFirewall}, {netfilter.Filter, chainExternal},
-		{netfilter.Filter, chainNodePorts}, {netfilter.Filter, chainServices},
+		{netfilter.NAT, chainMarkMasq},
+		{netfilter.NAT, chainPostrouting},
+		{netfilter.NAT, chainNodePorts},
+		{netfilter.NAT, chainServices},
+		{netfilter.Filter, chainReject},
+		{netfilter.Filter, chainForward},
+		{netfilter.Filter, chainFirewall},
+		{netfilter.Filter, chainExternal},
+		{netfilter.Filter, chainNodePorts},
+		{netfilter.Filter, chainServices},
 	}
 }
 
