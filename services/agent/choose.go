@@ -33,7 +33,7 @@ type chooser struct {
 
 func newChooser(opts *config.Options, modes []dataplane.Mode, machine kernel.Machine, log *slog.Logger) *chooser {
 	c := &chooser{
-		modes: modes, kernel: []dataplane.Family{dataplane.IPv4}, proxy: string(opts.Proxy.Mode),
+		modes: remembered(modes), kernel: []dataplane.Family{dataplane.IPv4}, proxy: string(opts.Proxy.Mode),
 		noOther: opts.Agent.ModeFallback == config.Error, log: log,
 	}
 	if machine.HasIPv6() {
@@ -42,6 +42,24 @@ func newChooser(opts *config.Options, modes []dataplane.Mode, machine kernel.Mac
 		log.Info("The kernel has no IPv6: serving IPv4 only")
 	}
 	return c
+}
+
+// remembered are the modes with Probes that look only once: they run programs,
+// and are asked before and after the Node is known.
+func remembered(modes []dataplane.Mode) []dataplane.Mode {
+	with := slices.Clone(modes)
+	for i, m := range modes {
+		known := make(map[dataplane.Family]error)
+		with[i].Probe = func(ctx context.Context, f dataplane.Family) error {
+			err, ok := known[f]
+			if !ok {
+				err = m.Probe(ctx, f)
+				known[f] = err
+			}
+			return err
+		}
+	}
+	return with
 }
 
 // check returns an error if no mode can run on this machine, whatever its Node

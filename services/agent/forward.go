@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sync/errgroup"
@@ -75,7 +76,7 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	a.metrics.Mode(c.wanted, c.mode.Name)
 	a.teller.node.UID = node.UID
 	a.teller.started()
-	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", c.families)
+	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", fmt.Sprint(c.families))
 	if c.fellBack() {
 		a.log.Error("This node cannot run the proxy mode that was asked for", "wanted", c.wanted, "using", c.mode.Name, "reason", c.because)
 		a.teller.fellBack(c)

@@ -109,7 +109,7 @@ func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
 }
 
 func explained(p dataplane.PlaneExplanation) explanation {
-	e := explanation{Plane: p.Plane, Should: said(p.Verdict), Notes: p.Explanation.Notes}
+	e := explanation{Plane: p.Plane, Should: verdictOf(p.Verdict), Notes: p.Explanation.Notes}
 	if p.Err != nil {
 		e.Error = p.Err.Error()
 		return e
@@ -132,7 +132,7 @@ func explained(p dataplane.PlaneExplanation) explanation {
 	return e
 }
 
-func said(v dataplane.Verdict) verdict {
+func verdictOf(v dataplane.Verdict) verdict {
 	s := verdict{Action: v.Action.String(), Origin: v.Origin.String(), Reason: v.Reason}
 	if v.ServicePort != nil {
 		s.ServicePort, s.Frontend = v.ServicePort.Name.String(), v.Frontend.Kind.String()

@@ -33,6 +33,7 @@ const modeAnnotation = "net.experimental.kubernetes.io/proxy-mode"
 // is lost by waiting: there are no pods yet.
 func awaitNode(ctx context.Context, client kubernetes.Interface, name string, needsPodCIDR bool, log *slog.Logger) (*corev1.Node, error) {
 	var told time.Time
+	var reason string
 	for {
 		node, err := getNode(ctx, client, name)
 		lacks := ""
@@ -41,8 +42,8 @@ func awaitNode(ctx context.Context, client kubernetes.Interface, name string, ne
 		} else if lacks = nodeLacks(node, needsPodCIDR); lacks == "" {
 			return node, nil
 		}
-		if time.Since(told) >= nodeTell {
-			told = time.Now()
+		if lacks != reason || time.Since(told) >= nodeTell {
+			reason, told = lacks, time.Now()
 			log.Warn("Waiting for the Node", "node", name, "reason", lacks)
 		}
 		select {

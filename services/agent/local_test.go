@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// plane is one that remembers: it does what it was last asked for, or with a
+// fault something else.
+type plane struct {
+	applied *dataplane.Snapshot
+	fault   error
+	reject  bool
+}
+
+func (p *plane) Sync(_ context.Context, r dataplane.SyncRequest) (dataplane.Report, error) {
+	if p.fault != nil {
+		return dataplane.Report{}, p.fault
+	}
+	p.applied = r.Want
+	return dataplane.Report{Full: r.Distrust}, nil
+}
+
+func (p *plane) Audit(context.Context, *dataplane.Snapshot) ([]dataplane.Difference, error) {
+	if p.reject {
+		return []dataplane.Difference{{Object: "chain X", Want: "forward", Have: "reject"}}, p.fault
+	}
+	return nil, p.fault
+}
+
+func (p *plane) Explain(_ context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
+	v := p.applied.Decide(f)
+	if p.reject || v.Action != dataplane.Forward {
+		o := dataplane.Outcome{Action: dataplane.Reject, Probability: 1, Steps: []dataplane.Step{{Object: "chain X", Detail: "-j REJECT"}}}
+		return dataplane.Explanation{Outcomes: []dataplane.Outcome{o}}, p.fault
+	}
+	var e dataplane.Explanation
+	for _, ep := range v.Pool.Endpoints {
+		e.Outcomes = append(e.Outcomes, dataplane.Outcome{Action: dataplane.Forward, Endpoint: ep.Addr, Probability: 1})
+	}
+	return e, p.fault
+}
+
+func (p *plane) Close() error { return nil }
+
+// shop is a snapshot with one Service port, on 10.96.0.10:80.
+func shop(t *testing.T) *dataplane.Snapshot {
+	t.Helper()
+	pool := &dataplane.Pool{Family: v4, Endpoints: []dataplane.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Weight: 1, Local: true}}}
+	r := dataplane.Route{Action: dataplane.Forward, Pool: pool}
+	b := dataplane.Empty().Edit()
+	b.SetNode(&dataplane.Node{Name: "n1", PrimaryIPs: []netip.Addr{netip.MustParseAddr("192.168.77.10")}})
+	b.Put(&dataplane.ServicePort{
+		Name:  dataplane.ServicePortName{Namespace: "shop", Name: "web", Port: "http", Protocol: dataplane.TCP},
+		Pools: []*dataplane.Pool{pool},
+		Frontends: []*dataplane.Frontend{{
+			Family: v4, Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Routes: [3]dataplane.Route{r, r, r},
+		}},
+	})
+	s, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// askable is a local API with a plane behind it that has applied the shop.
+func askable(t *testing.T, p *plane) http.Handler {
+	t.Helper()
+	synced := make(chan struct{}, 10)
+	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
+		Planes: []dataplane.NamedPlane{{Name: "test IPv4", Family: v4, Plane: p}},
+		OnSync: func(dataplane.SyncResult) { synced <- struct{}{} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	a := &localAPI{r, new(atomic.Pointer[dataplane.Snapshot])}
+	a.published.Store(shop(t))
+	r.Publish(a.published.Load())
+	<-synced
+	return a.handler()
+}
+
+func ask(h http.Handler, path string) (int, string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// TestExplainAnswer holds the words that portwayctl reads.
+func TestExplainAnswer(t *testing.T) {
+	h := askable(t, &plane{})
+	code, body := ask(h, "/explain?proto=tcp&src=10.244.1.2:5000&iface=vethc&dst=10.96.0.10:80")
+	const want = `{"flow":"TCP 10.244.1.2:5000 -\u003e 10.96.0.10:80 from vethc","planes":[{"plane":"test IPv4",` +
+		`"should":{"action":"forward","origin":"outside","reason":"Cluster endpoints","servicePort":"shop/web:http/TCP","frontend":"ClusterIP",` +
+		`"endpoints":[{"address":"10.244.1.11:8080","masquerade":"no"}]},` +
+		`"does":[{"action":"forward","endpoint":"10.244.1.11:8080","masqueraded":false,"probability":1}],"agree":true}]}`
+	if code != 200 || compact(t, body) != want {
+		t.Errorf("%d\n%s\nwant\n%s", code, compact(t, body), want)
+	}
+}
+
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var v json.RawMessage
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestExplainDisagreement(t *testing.T) {
+	p := &plane{reject: true}
+	h := askable(t, p)
+	_, body := ask(h, "/explain?dst=10.96.0.10:80")
+	for _, want := range []string{`"agree": false`, `"disagreement": "should forward`, `"object": "chain X"`, `"origin": "node"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
+	}
+	_, body = ask(h, "/audit")
+	if want := `"differences": [
+        "chain X is reject, want forward"
+      ]`; !strings.Contains(body, want) {
+		t.Errorf("no %s in %s", want, body)
+	}
+	p.fault = errors.New("the kernel is silent")
+	for _, path := range []string{"/explain?dst=10.96.0.10:80", "/audit"} {
+		if _, body := ask(h, path); !strings.Contains(body, `"error": "the kernel is silent"`) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+}
+
+func TestSnapshotAnswer(t *testing.T) {
+	code, body := ask(askable(t, &plane{}), "/snapshot")
+	for _, want := range []string{`"servicePorts": 1`, `"frontends": 1`, `"Name": "n1"`} {
+		if code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%d, no %s in %s", code, want, body)
+		}
+	}
+	nothing := &localAPI{nil, new(atomic.Pointer[dataplane.Snapshot])}
+	if code, body := ask(nothing.handler(), "/snapshot"); code != 503 {
+		t.Errorf("without a snapshot: %d %s", code, body)
+	}
+}
+
+func TestFlow(t *testing.T) {
+	a := &localAPI{nil, new(atomic.Pointer[dataplane.Snapshot])}
+	a.published.Store(shop(t))
+	for _, test := range []struct{ query, want string }{
+		{"dst=10.96.0.10:80", "TCP 192.168.77.10:40000 -> 10.96.0.10:80 from the node"},
+		{"proto=UDP&dst=10.96.0.10:53&src=10.244.1.2&iface=veth0", "UDP 10.244.1.2:40000 -> 10.96.0.10:53 from veth0"},
+		{"dst=[fd00::1]:80&src=fd00::2", "TCP [fd00::2]:40000 -> [fd00::1]:80 from the node"},
+		{"proto=icmp&dst=10.96.0.10&src=10.244.1.2:7", "ICMP 10.244.1.2:0 -> 10.96.0.10:0 from the node"},
+		{"dst=::ffff:10.96.0.10&proto=icmp", "ICMP 192.168.77.10:0 -> 10.96.0.10:0 from the node"},
+		{"", `error dst: "" is neither an address nor one with a port`},
+		{"dst=10.96.0.10", "error dst: 10.96.0.10 has no port"},
+		{"dst=web:80", `error dst: "web:80" is neither an address nor one with a port`},
+		{"proto=gre&dst=10.96.0.10:80", `error unknown protocol "gre": want TCP, UDP, SCTP, ICMP or ICMPv6`},
+		{"dst=10.96.0.10:80&iface=veth0", "error src: a flow that comes in by an interface needs one"},
+		{"dst=[fd00::1]:80", "error src: the node has no IPv6 address: give one"},
+		{"dst=10.96.0.10:80&src=fd00::1", "error src fd00::1 and dst 10.96.0.10 are of different families"},
+	} {
+		q, err := url.ParseQuery(test.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := a.flow(q)
+		have := f.String()
+		if err != nil {
+			have = "error " + err.Error()
+		}
+		if have != test.want {
+			t.Errorf("%q: %s, want %s", test.query, have, test.want)
+		}
+	}
+}
+
+// TestSocket: root alone may ask, and the socket of a process before us is no
+// obstacle.
+func TestSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "portway.sock")
+	for range 2 {
+		l, err := listenLocal(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false) // as if it had been killed
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := info.Mode().Perm(); m != 0o600 {
+			t.Errorf("the socket's mode is %o", m)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestServerTriesAgain: a port that is taken is no end, but for those who want
+// it to be one.
+func TestServerTriesAgain(t *testing.T) {
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var told error
+	s := &server{
+		what: "/x", addr: l.Addr().String(), hardFail: true, failed: func(err error) { told = err },
+		serve: func(context.Context, net.Listener) error { return io.EOF }, log: discard(),
+	}
+	err = s.run(t.Context())
+	if want := "serve /x on " + s.addr + ": another process has this port; is a kube-proxy still running?"; err == nil || err.Error() != want || told == nil {
+		t.Errorf("error %v, want %s; told %v", err, want, told)
+	}
+	s.addr = ""
+	if err := s.run(t.Context()); err != nil {
+		t.Errorf("a server that is not wanted: %v", err)
+	}
+}
