@@ -80,7 +80,7 @@ func onBackends(t *testing.T, f dataplane.Family, test func(t *testing.T, h *Hos
 	}
 }
 
-// sets makes the sets that the rules of the tests name.
+// makeSets makes the sets that the rules of the tests name.
 func makeSets(t testing.TB, f dataplane.Family) {
 	t.Helper()
 	command(t, "ipset", "create", "CLIENTS", "hash:ip", "timeout", "60", "family", inet(f))

@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -221,5 +222,12 @@ func TestComment(t *testing.T) {
 	}
 	if got := Comment(snow); len(got) != 255 {
 		t.Errorf("a long comment has %d bytes, want 255", len(got))
+	}
+}
+
+func TestSetNames(t *testing.T) {
+	r := ParseRule("-m set --match-set A src -m set ! --match-set B dst -j SET --add-set C src --exist")
+	if got := r.SetNames(); !slices.Equal(got, []string{"A", "B", "C"}) {
+		t.Errorf("sets %v", got)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 )
 
-// printRuleset prints a set of tables again, in the order in which they were read.
+// printSave prints tables again, in the order in which they were read.
 func printSave(t *testing.T, in string) string {
 	t.Helper()
 	var declared, rules, out strings.Builder
@@ -48,7 +48,7 @@ func printSave(t *testing.T, in string) string {
 	return out.String()
 }
 
-// lines returns the rules and chains of a save, sorted: their order in the
+// saveLines returns the rules and chains of a save, sorted: their order in the
 // declarations is the only thing that reading forgets.
 func saveLines(s string) map[string]int {
 	lines := map[string]int{}
@@ -177,6 +177,26 @@ func TestSaveErrors(t *testing.T) {
 	h.backend.command = "iptables-of-nobody"
 	if err := h.Save(t.Context(), NAT, func(Chain) error { return nil }); err == nil {
 		t.Error("a program that does not exist gave no error")
+	}
+}
+
+// A listing that ends early is an error, however well it began.
+func TestSaveIsCompleteOrFails(t *testing.T) {
+	const begin = "echo '-P OUTPUT ACCEPT'; echo '-N A'; echo '-A A -j RETURN'; "
+	rows := []struct{ name, script, want string }{
+		{"the program fails", begin + "echo oh dear >&2; exit 4", "oh dear"},
+		{"the program is killed", begin + "kill -9 $$", "killed"},
+		{"the output makes no sense", begin + "echo nonsense", "nonsense"},
+		{"the table is left out", begin + "echo \"iptables: table \\`nat' is incompatible, use 'nft' tool.\" >&2; exit 1", ErrIncompatible.Error()},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			programs(t, row.script, "iptables-nft")
+			_, err := ReadTable(t.Context(), NewHost(testBackend(NFT, dataplane.IPv4), 0), NAT, nil)
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want %q in it", err, row.want)
+			}
+		})
 	}
 }
 
