@@ -197,3 +197,26 @@ func TestHostileNames(t *testing.T) {
 		s.answers(s.Client, s.vip(1), s.addr(s.Client), s.Endpoints[0])
 	})
 }
+
+// The kernel takes SCTP rules although nothing here speaks it, and all shapes
+// of all protocols at once.
+func TestEveryProtocolLoads(t *testing.T) {
+	onSites(t, rig.Options{}, func(s *site) {
+		var sps []*dataplane.ServicePort
+		for i, p := range protocols() {
+			sp := clusterIP("every", s.vip(1).String(), s.endpoints(s.Endpoints...))
+			sp.Name.Port, sp.Name.Protocol, sp.Affinity = p.String(), p, time.Hour
+			routes := externalRoutes(sp.Pools[0])
+			lb := addFrontend(sp, dataplane.LoadBalancerIP, s.vip(2), routes)
+			lb.Sources = &dataplane.SourceRanges{Prefixes: []netip.Prefix{netip.PrefixFrom(s.vip(3).Addr(), 24)}, Node: true}
+			addFrontend(sp, dataplane.NodePort, netip.AddrPortFrom(s.family.Unspecified(), 30080), routes)
+			none := clusterIP("none", s.vip(byte(10+i)).String(), nil)
+			none.Name.Protocol = p
+			addFrontend(none, dataplane.NodePort, netip.AddrPortFrom(s.family.Unspecified(), 30081), none.Frontends[0].Routes)
+			sps = append(sps, sp, none)
+		}
+		want := snapshotOf(s.T, sps...)
+		s.sync(want, false)
+		s.settled(want)
+	})
+}
