@@ -1,254 +1,17 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
-	"github.com/portway/portway/modules/servicecache/apisim"
 )
-
-// site is a node with an API server on its loopback, and the program on it.
-type site struct {
-	t    *testing.T
-	rig  *rig.Rig
-	api  *apisim.Server
-	http *http.Client
-}
-
-func newSite(t *testing.T) *site {
-	s := &site{t: t, rig: rig.New(t, rig.Options{})}
-	if err := s.rig.Node.Do(func() error { s.api = apisim.New(); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.api.Close)
-	s.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, addr string) (conn net.Conn, err error) {
-			return conn, errors.Join(err, s.rig.Node.Do(func() error {
-				network := "tcp"
-				if addr == "socket:80" {
-					network, addr = "unix", socket
-				}
-				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-				return err
-			}))
-		},
-	}}
-	return s
-}
-
-// socket is in the /run of the rig.
-const socket = "/run/portway/portway.sock"
-
-func (s *site) set(objects ...runtime.Object) {
-	s.t.Helper()
-	if err := s.api.Set(objects...); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// get returns the status code and body of an answer; 0 if there is none.
-func (s *site) get(url string) (int, string) {
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return resp.StatusCode, string(body)
-}
-
-// eventually waits for a condition, which describes what it found.
-func (s *site) eventually(what string, condition func() (ok bool, found string)) {
-	s.t.Helper()
-	limit := time.After(20 * time.Second)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, found := condition()
-		if ok {
-			return
-		}
-		select {
-		case <-limit:
-			s.t.Fatalf("%s: still %s", what, found)
-		case <-tick.C:
-		}
-	}
-}
-
-func (s *site) eventuallyAnswers(url string, code int) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("%s answers %d", url, code), func() (bool, string) {
-		have, body := s.get(url)
-		return have == code, fmt.Sprint(have, " ", body)
-	})
-}
-
-// process is the program at work.
-type process struct {
-	*exec.Cmd
-	log  *lockedBuffer
-	done chan struct{}
-}
-
-// start runs the program on the node.
-func (s *site) start(args ...string) *process {
-	s.t.Helper()
-	args = append([]string{"--master=" + s.api.URL(), "--hostname-override=node", "--agent-socket=" + socket, "-v=4"}, args...)
-	p := &process{Cmd: exec.CommandContext(s.t.Context(), "portway", args...), log: new(lockedBuffer), done: make(chan struct{})}
-	p.Stderr = p.log
-	if err := s.rig.Node.Do(p.Start); err != nil {
-		s.t.Fatal(err)
-	}
-	go func() {
-		_ = p.Wait() // ProcessState says how it ended
-		close(p.done)
-	}()
-	s.t.Cleanup(func() {
-		p.end(syscall.SIGKILL)
-		if s.t.Failed() {
-			s.t.Logf("what the program said:\n%s", p.log.String())
-		}
-	})
-	return p
-}
-
-// end sends a signal and returns the exit code, -1 if the signal was the end.
-func (p *process) end(sig os.Signal) int {
-	_ = p.Process.Signal(sig) // it may have ended by itself
-	<-p.done
-	return p.ProcessState.ExitCode()
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func thisNode() *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "u-node"},
-		Spec:       corev1.NodeSpec{PodCIDR: rig.PodRange4.String(), PodCIDRs: []string{rig.PodRange4.String(), rig.PodRange6.String()}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: "192.168.77.10"},
-			{Type: corev1.NodeInternalIP, Address: "fd00:77::10"},
-		}},
-	}
-}
-
-var vip = netip.MustParseAddrPort("10.96.0.10:80")
-
-func web() *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u-web"},
-		Spec: corev1.ServiceSpec{
-			ClusterIP: vip.Addr().String(), ClusterIPs: []string{vip.Addr().String()},
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			Ports:      []corev1.ServicePort{{Name: "http", Port: int32(vip.Port()), Protocol: corev1.ProtocolTCP}},
-		},
-	}
-}
-
-// endpoints are a slice of web's with one pod.
-func endpoints(pods ...*rig.Host) *discoveryv1.EndpointSlice {
-	name, port, tcp, node := "http", int32(8080), corev1.ProtocolTCP, "node"
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
-			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}},
-	}
-	for _, p := range pods {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.Addr4.String()}, NodeName: &node})
-	}
-	return s
-}
-
-func (s *site) ask() rig.Result {
-	return rig.Probe{From: s.rig.Client, Proto: rig.TCP, To: vip}.Send(s.t.Context())
-}
-
-func (s *site) eventuallyReaches(pod *rig.Host) {
-	s.t.Helper()
-	s.eventually("the Service answers as "+pod.Name, func() (bool, string) {
-		r := s.ask()
-		return r.Outcome == rig.Answered && r.Server == pod.Name, r.String()
-	})
-}
-
-const (
-	livez   = "http://127.0.0.1:10256/livez"
-	healthz = "http://127.0.0.1:10256/healthz"
-	status  = "http://127.0.0.1:10249"
-	local   = "http://socket"
-)
-
-// rules are the node's rules without what changes by itself.
-func (s *site) rules() string {
-	s.t.Helper()
-	var all strings.Builder
-	for _, program := range []string{"iptables-save", "ip6tables-save"} {
-		out, err := s.rig.Node.Run(s.t.Context(), program)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		all.WriteString(out)
-	}
-	return regexp.MustCompile(`(?m)^#.*$|\[\d+:\d+\]`).ReplaceAllString(all.String(), "")
-}
-
-func (s *site) metric(name string) string {
-	_, body := s.get(status + "/metrics")
-	for line := range strings.Lines(body) {
-		if strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{") {
-			return strings.TrimSpace(line[strings.LastIndex(line, " "):])
-		}
-	}
-	return "absent"
-}
 
 // TestLife follows a node from before its Node object exists to an agent that
 // was killed and comes back.
@@ -350,4 +113,90 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventuallyAnswers(status+"/healthz", 200)
+}
+
+// TestFallback: the Node's annotation asks for a mode that cannot be, and every
+// place that should say so does.
+func TestFallback(t *testing.T) {
+	s := newSite(t)
+	n := thisNode()
+	n.Annotations = map[string]string{"net.experimental.kubernetes.io/proxy-mode": "ipvs"}
+	s.set(n)
+	p := s.start()
+	s.eventuallyAnswers(healthz, 200)
+	if _, mode := s.get(status + "/proxyMode"); mode != "iptables" {
+		t.Errorf("/proxyMode says %s", mode)
+	}
+	if v := s.metric(`portway_mode_fallback{mode="iptables",wanted="ipvs"}`); v != "1" {
+		t.Errorf("portway_mode_fallback is %s", v)
+	}
+	if !strings.Contains(p.log.String(), "cannot run the proxy mode that was asked for") {
+		t.Error("the log says nothing")
+	}
+	s.eventuallyTold("ProxyModeFallback", "Node")
+}
+
+// TestNodeChanges: what the Node and its machine are may change at any time.
+func TestNodeChanges(t *testing.T) {
+	s := newSite(t)
+	e1, c := s.rig.Endpoints[0], s.rig.Client
+	e1.Serve(t, rig.TCP, 8080)
+	svc := web()
+	svc.Spec.Type, svc.Spec.Ports[0].NodePort = corev1.ServiceTypeLoadBalancer, 30080
+	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31080
+	s.set(thisNode(), svc, endpoints(e1))
+	s.start("--detect-local-mode=NodeCIDR", "--iptables-min-sync-period=10ms")
+	s.eventuallyReaches(e1)
+
+	// Another podCIDR: the client is no pod any more, and is masqueraded.
+	if r := s.ask(); r.Source.Addr() != c.Addr4 {
+		t.Errorf("a pod was seen as %s", r.Source)
+	}
+	n := thisNode()
+	n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.99.0.0/24", []string{"10.99.0.0/24"}
+	s.set(n)
+	s.eventually("the client is masqueraded", func() (bool, string) {
+		r := s.ask()
+		return r.Outcome == rig.Answered && r.Source.Addr() != c.Addr4, r.String()
+	})
+
+	// Another address: NodePorts answer there.
+	extra := netip.MustParsePrefix("192.168.77.50/24")
+	if err := s.rig.Node.AddAddr("eth0", extra); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the NodePort answers at the new address", func() (bool, string) {
+		r := rig.Probe{From: s.rig.Up, Proto: rig.TCP, To: netip.AddrPortFrom(extra.Addr(), 30080)}.Send(t.Context())
+		return r.Server == e1.Name && r.Source.Addr() == s.rig.Up.Addr4, r.String()
+	})
+	check := "http://" + extra.Addr().String() + ":31080/"
+	s.eventuallyAnswers(check, 200)
+	s.set(endpoints())
+	s.eventuallyAnswers(check, 503)
+
+	// No Node any more: no new traffic, but what is there goes on.
+	s.set(endpoints(e1))
+	if err := s.api.Delete(thisNode()); err != nil {
+		t.Fatal(err)
+	}
+	s.eventuallyAnswers(healthz, 503)
+	s.eventuallyAnswers(livez, 200)
+	s.eventuallyReaches(e1)
+}
+
+// TestNatFlushed: what somebody else removes is back within a sync period.
+func TestNatFlushed(t *testing.T) {
+	s := newSite(t)
+	e1 := s.rig.Endpoints[0]
+	e1.Serve(t, rig.TCP, 8080)
+	s.set(thisNode(), web(), endpoints(e1))
+	p := s.start("--iptables-sync-period=1s", "--iptables-min-sync-period=10ms")
+	s.eventuallyReaches(e1)
+	if _, err := s.rig.Node.Run(t.Context(), "iptables", "-t", "nat", "-F"); err != nil {
+		t.Fatal(err)
+	}
+	s.eventuallyReaches(e1)
+	s.eventually("the repair is told", func() (bool, string) {
+		return strings.Contains(p.log.String(), "Repaired what somebody else changed"), p.log.String()
+	})
 }
