@@ -26,7 +26,8 @@ type Needs struct {
 // what is missing and what to do about it.
 func Probe(ctx context.Context, h *Host, n Needs) error {
 	for t := range n.Rules {
-		if err := h.Save(ctx, t, func(Chain) error { return nil }); err != nil {
+		seen := errors.New("one chain is enough")
+		if err := h.Save(ctx, t, func(Chain) error { return seen }); err != nil && !errors.Is(err, seen) {
 			return fmt.Errorf("iptables: %w", reason(t, err))
 		}
 	}
@@ -43,13 +44,28 @@ func Probe(ctx context.Context, h *Host, n Needs) error {
 	}
 	var errs []error
 	for t, rules := range n.Rules {
-		for _, r := range rules {
-			if err := h.try(ctx, t, r.withSets(n.Sets, sets)); err != nil {
-				errs = append(errs, fmt.Errorf("iptables: %w", reason(t, err)))
-			}
+		named := make([]Rule, len(rules))
+		for i, r := range rules {
+			named[i] = r.withSets(n.Sets, sets)
 		}
+		errs = append(errs, h.tryAll(ctx, t, named))
 	}
 	return errors.Join(append(errs, h.ChangeSets(ctx, plan))...)
+}
+
+// tryAll tries all rules at once, as iptables-legacy moves the whole table
+// each time, and one by one only to tell which are refused.
+func (h *Host) tryAll(ctx context.Context, t Table, rules []Rule) error {
+	if h.try(ctx, t, rules...) == nil {
+		return nil
+	}
+	var errs []error
+	for _, r := range rules {
+		if err := h.try(ctx, t, r); err != nil {
+			errs = append(errs, fmt.Errorf("iptables: %w", reason(t, err)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func probeSets(ctx context.Context, h *Host, sets []Set) error {
@@ -83,9 +99,9 @@ func (r Rule) withSets(from, to []Set) Rule {
 	return r
 }
 
-// try writes a rule into the scratch chain and removes the chain again.
-func (h *Host) try(ctx context.Context, t Table, r Rule) error {
-	write := h.Restore(ctx, Transaction{Table: t, Chains: []Chain{{Name: probeName, Rules: []Rule{r}}}})
+// try writes rules into the scratch chain and removes the chain again.
+func (h *Host) try(ctx context.Context, t Table, rules ...Rule) error {
+	write := h.Restore(ctx, Transaction{Table: t, Chains: []Chain{{Name: probeName, Rules: rules}}})
 	remove := h.Restore(ctx, Transaction{Table: t, Delete: []string{probeName}})
 	return errors.Join(write, remove)
 }
