@@ -152,26 +152,49 @@ func (m *model) ownerOf(id chainID, r netfilter.Rule) dataplane.ServicePortName 
 
 func (m *model) setDifferences(have []netfilter.Set) []dataplane.Difference {
 	plan := netfilter.PlanSets(m.wantSets(), have)
+	if plan.IsEmpty() {
+		return nil
+	}
+	sets, entries := m.setOwners()
 	var all []dataplane.Difference
-	add := func(set, want, have string) {
-		all = append(all, dataplane.Difference{Object: "ipset " + set, Want: want, Have: have})
+	add := func(set string, owner dataplane.ServicePortName, want, have string) {
+		all = append(all, dataplane.Difference{Object: "ipset " + set, ServicePort: owner, Want: want, Have: have})
 	}
 	for _, s := range plan.Create {
-		add(s.Name, count(len(s.Entries), "entry"), "")
+		add(s.Name, sets[s.Name], count(len(s.Entries), "member"), "")
 	}
 	for _, s := range plan.Replace {
-		add(s.Name, "a set of type "+string(s.Type)+" made by us", "another one")
+		add(s.Name, sets[s.Name], "a set of type "+string(s.Type)+" as we make it", "another one")
 	}
 	for _, c := range plan.Add {
-		add(c.Set, entryText(c), "")
+		add(c.Set, entries[c], entryText(c), "")
 	}
 	for _, c := range plan.Remove {
-		add(c.Set, "", entryText(c))
+		add(c.Set, dataplane.ServicePortName{}, "", entryText(c))
 	}
 	for _, name := range plan.Destroy {
-		add(name, "", "a set")
+		add(name, dataplane.ServicePortName{}, "", "a set")
 	}
 	return all
+}
+
+// setOwners tells whom sets and entries serve; one of them where they are
+// several.
+func (m *model) setOwners() (map[string]dataplane.ServicePortName, map[netfilter.SetChange]dataplane.ServicePortName) {
+	sets := make(map[string]dataplane.ServicePortName)
+	entries := make(map[netfilter.SetChange]dataplane.ServicePortName)
+	for name, sp := range m.ports {
+		f := m.fragment(sp)
+		for _, s := range f.sets {
+			sets[s.Name] = name
+		}
+		for _, e := range f.entries {
+			if other, taken := entries[e]; !taken || name.Compare(other) < 0 {
+				entries[e] = name
+			}
+		}
+	}
+	return sets, entries
 }
 
 // entryText is an entry as ipset prints it.

@@ -63,31 +63,46 @@ func TestDamageIsRepaired(t *testing.T) {
 		intact := s.dump()
 		chain := poolChain(tcp("web"), dataplane.Cluster)
 		for _, c := range []struct {
-			name   string
-			damage func()
-			object string
+			name    string
+			damage  func()
+			object  string
+			service string // that the report names
 		}{
-			{"nat flushed", func() { s.iptables("-t", "nat", "-F") }, "nat chain " + chain},
-			{"filter flushed", func() { s.iptables("-F") }, "filter chain KUBE-SERVICES"},
-			{"one chain flushed", func() { s.iptables("-t", "nat", "-F", chain) }, "nat chain " + chain},
-			{"one jump deleted", func() { s.iptables("-t", "nat", "-D", "PREROUTING", "1") }, "nat chain PREROUTING, our jumps in front"},
+			{"nat flushed", func() { s.iptables("-t", "nat", "-F") }, "nat chain " + chain, "web"},
+			{"filter flushed", func() { s.iptables("-F") }, "filter chain KUBE-SERVICES", ""},
+			{"one chain flushed", func() { s.iptables("-t", "nat", "-F", chain) }, "nat chain " + chain, "web"},
+			{
+				"one jump deleted", func() { s.iptables("-t", "nat", "-D", "PREROUTING", "1") },
+				"nat chain PREROUTING, our jumps in front", "",
+			},
 			{"a rule added to a chain of ours", func() {
 				s.iptables("-t", "nat", "-I", chain, "-p", "tcp", "--dport", "9", "-j", "RETURN")
-			}, "nat chain " + chain},
-			{"a jump doubled", func() { s.iptables("-A", "FORWARD", "-j", "KUBE-FORWARD") }, "filter chain FORWARD, our jumps in front"},
-			{"a set flushed", func() { s.run("ipset", "flush", setReject.name(s.family)) }, "ipset " + setReject.name(s.family)},
+			}, "nat chain " + chain, "web"},
+			{
+				"a jump doubled", func() { s.iptables("-A", "FORWARD", "-j", "KUBE-FORWARD") },
+				"filter chain FORWARD, our jumps in front", "",
+			},
+			{
+				"a set flushed", func() { s.run("ipset", "flush", setReject.name(s.family)) },
+				"ipset " + setReject.name(s.family), "none",
+			},
 			{"an entry added", func() {
 				s.run("ipset", "add", setClusterIP.name(s.family), s.pick("192.0.2.1", "fd00:1::1").String())
-			}, "ipset " + setClusterIP.name(s.family)},
-			{"a chain of ours that nobody needs", func() { s.iptables("-t", "nat", "-N", "KUBE-SVC-AAAAAAAAAAAAAAAA") }, "nat chain KUBE-SVC-AAAAAAAAAAAAAAAA"},
+			}, "ipset " + setClusterIP.name(s.family), ""},
+			{
+				"a chain of ours that nobody needs", func() { s.iptables("-t", "nat", "-N", "KUBE-SVC-AAAAAAAAAAAAAAAA") },
+				"nat chain KUBE-SVC-AAAAAAAAAAAAAAAA", "",
+			},
 		} {
 			c.damage()
 			if r := s.sync(want, false); r.Writes != 0 {
 				s.Errorf("%s: a Sync on trust writes", c.name)
 			}
 			r := s.sync(want, true)
-			if !slices.ContainsFunc(r.Repaired, func(d dataplane.Difference) bool { return d.Object == c.object }) {
-				s.Errorf("%s: repaired %v, which does not name %q", c.name, r.Repaired, c.object)
+			if !slices.ContainsFunc(r.Repaired, func(d dataplane.Difference) bool {
+				return d.Object == c.object && d.ServicePort.Name == c.service
+			}) {
+				s.Errorf("%s: repaired %v, which does not name %q of %q", c.name, r.Repaired, c.object, c.service)
 			}
 			if now := s.dump(); now != intact {
 				s.Errorf("%s: not repaired:\n%s\nwant\n%s", c.name, now, intact)
