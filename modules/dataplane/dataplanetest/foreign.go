@@ -133,13 +133,13 @@ func sortedLines(text string) string {
 // onlyIn lists the lines of a that b has not.
 func onlyIn(a, b string) []string {
 	has := make(map[string]bool)
-	for line := range strings.Lines(b) {
+	for line := range strings.SplitSeq(b, "\n") {
 		has[line] = true
 	}
 	var only []string
-	for line := range strings.Lines(a) {
+	for line := range strings.SplitSeq(a, "\n") {
 		if !has[line] {
-			only = append(only, strings.TrimSuffix(line, "\n"))
+			only = append(only, line)
 		}
 	}
 	return only

@@ -17,6 +17,7 @@ func RunLaws(t *testing.T, cfg Config) {
 		beVictim(t, cfg, text)
 		return
 	}
+	t.Run("capabilities", func(t *testing.T) { capabilities(t, cfg) })
 	name := t.Name()
 	for law, property := range map[string]func(*rapid.T, Config){
 		"walk": walk, "tamper": tamper, "faults": faults, "cleanup": cleanup,
