@@ -148,16 +148,8 @@ func (s *pass) commit(ctx context.Context) error {
 	if err := s.kernel.ChangeSets(ctx, before); err != nil {
 		return err
 	}
-	for _, tx := range plan.tables {
-		for _, part := range tx.Split(s.chunk) {
-			if part.IsEmpty() {
-				continue
-			}
-			if err := s.kernel.Restore(ctx, part); err != nil {
-				return err
-			}
-			s.confirm(part, plan.sums)
-		}
+	if err := s.watchWrite(ctx, func() (uint32, error) { return s.restore(ctx, plan) }); err != nil {
+		return err
 	}
 	if err := s.kernel.ChangeSets(ctx, after); err != nil {
 		return err
@@ -165,6 +157,23 @@ func (s *pass) commit(ctx context.Context) error {
 	s.report.Writes += plan.writes()
 	s.model.dirty, s.reading = newDirt(), nil
 	return nil
+}
+
+// restore writes the tables and counts the writes.
+func (s *pass) restore(ctx context.Context, p *plan) (writes uint32, err error) {
+	for _, tx := range p.tables {
+		for _, part := range tx.Split(s.chunk) {
+			if part.IsEmpty() {
+				continue
+			}
+			if err := s.kernel.Restore(ctx, part); err != nil {
+				return writes, err
+			}
+			writes++
+			s.confirm(part, p.sums)
+		}
+	}
+	return writes, nil
 }
 
 // confirm takes over what the kernel has accepted.

@@ -52,10 +52,7 @@ func tables() []netfilter.Table {
 // read reads all that is ours. Rules are kept of chains that differ from what
 // is expected, if anything is.
 func read(ctx context.Context, k netfilter.Kernel, f dataplane.Family, d *digester, expect digests) (*reading, error) {
-	r := &reading{
-		chains: make(digests), odd: make(map[chainID][]netfilter.Rule),
-		hooks: make(map[chainID][]netfilter.Rule),
-	}
+	r := newReading()
 	for _, h := range hooks() {
 		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
 	}
@@ -68,12 +65,20 @@ func read(ctx context.Context, k netfilter.Kernel, f dataplane.Family, d *digest
 			return nil, fmt.Errorf("read the %s table for %s: %w", t, f, err)
 		}
 	}
-	var err error
-	r.sets, err = k.Sets(ctx, func(name string) bool { return ownsSet(f, name) })
-	if err != nil {
-		return nil, fmt.Errorf("read the ipsets for %s: %w", f, err)
+	return r, r.readSets(ctx, k, f)
+}
+
+func newReading() *reading {
+	return &reading{
+		chains: make(digests), odd: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule),
 	}
-	return r, nil
+}
+
+func (r *reading) readSets(ctx context.Context, k netfilter.Kernel, f dataplane.Family) (err error) {
+	if r.sets, err = k.Sets(ctx, func(name string) bool { return ownsSet(f, name) }); err != nil {
+		return fmt.Errorf("read the ipsets for %s: %w", f, err)
+	}
+	return nil
 }
 
 func (r *reading) chain(id chainID, c netfilter.Chain, f dataplane.Family, d *digester, expect digests) {

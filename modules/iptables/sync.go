@@ -23,10 +23,11 @@ type Plane struct {
 	warnings []string
 
 	// What follows is forgotten when a Sync fails.
-	last   *dataplane.Snapshot
-	model  *model
-	have   digests
-	digest *digester
+	last    *dataplane.Snapshot
+	model   *model
+	have    digests
+	digest  *digester
+	witness witness
 
 	failed map[dataplane.ServicePortName]error
 	retry  time.Time
@@ -64,7 +65,7 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 }
 
 func (p *Plane) forget() {
-	p.last, p.model, p.have, p.digest = nil, nil, nil, nil
+	p.last, p.model, p.have, p.digest, p.witness = nil, nil, nil, nil, witness{}
 	p.failed = make(map[dataplane.ServicePortName]error)
 }
 
@@ -122,7 +123,7 @@ func (s *pass) read(ctx context.Context) error {
 	if s.digest == nil {
 		s.digest = newDigester()
 	}
-	r, err := read(ctx, s.kernel, s.family, s.digest, s.have)
+	r, err := s.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,6 +133,30 @@ func (s *pass) read(ctx context.Context) error {
 	}
 	s.reading, s.have = r, r.chains
 	return nil
+}
+
+// look reads the kernel, or only its sets where the rules are as we left them.
+func (s *pass) look(ctx context.Context) (r *reading, err error) {
+	if s.model != nil && s.untouched(ctx) {
+		r = s.remembered()
+		return r, r.readSets(ctx, s.kernel, s.family)
+	}
+	err = s.watchRead(ctx, func() (err error) {
+		r, err = read(ctx, s.kernel, s.family, s.digest, s.have)
+		return err
+	})
+	return r, err
+}
+
+// remembered is what a reading of the rules would find if they are as we left
+// them.
+func (p *Plane) remembered() *reading {
+	r := newReading()
+	r.chains = p.have
+	for _, h := range hooks() {
+		r.hooks[h.id] = h.jumps
+	}
+	return r
 }
 
 // isCold tells whether nothing forwards here yet.
