@@ -37,7 +37,7 @@ func (a *agent) forward(ctx context.Context) error {
 		return err
 	}
 	defer a.close(planes)
-	r := a.newReconciler(ctx, planes, c.mode.Name)
+	r := a.newReconciler(ctx, planes)
 	source, err := a.newSource(r, c.families)
 	if err != nil {
 		return err
@@ -122,13 +122,13 @@ func (a *agent) cleaned(p conntrack.Pass) {
 	}
 }
 
-func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane, mode string) *dataplane.Reconciler {
+func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane) *dataplane.Reconciler {
 	sync, minimum := config.SyncPeriod(a.opts.Proxy)
 	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
 		Planes: planes, Log: a.log,
 		MinPeriod: max(minimum, 1), // 0 would be the default
 		Resync:    sync,
-		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res, mode) },
+		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res) },
 	})
 	a.reconciler.Store(r)
 	// A family that is not served needs nothing to be healthy.
@@ -150,8 +150,8 @@ func served(planes []dataplane.NamedPlane, f dataplane.Family) bool {
 }
 
 // synced is called after each Sync of a plane.
-func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, mode string) {
-	a.metrics.Synced(res, mode)
+func (a *agent) synced(ctx context.Context, res dataplane.SyncResult) {
+	a.metrics.Synced(res)
 	a.teller.synced(res)
 	if res.Err == nil {
 		a.health.Synced(res.Plane.Family)

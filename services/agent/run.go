@@ -73,6 +73,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	sync, _ := config.SyncPeriod(a.opts.Proxy)
 	a.metrics = metrics.New(Version(), a.unapplied)
+	a.metrics.WatchClient()
 	a.health = healthcheck.NewProxy(healthcheck.Config{
 		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unapplied, Answered: a.metrics.Answered,
 	})

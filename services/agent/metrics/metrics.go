@@ -43,8 +43,8 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 		partialSync:     f.duration("sync_partial_proxy_rules_duration_seconds", "Duration of a Sync that applied changes only."),
 		programming:     f.histogram("network_programming_duration_seconds", "Time from a change of endpoints to its being in force.", programmingBuckets()),
 		lastSync:        f.gauge("sync_proxy_rules_last_timestamp_seconds", "When a Sync last succeeded.", family),
-		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of the iptables mode that failed.", family),
-		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of the iptables mode that had to leave a Service port out.", family),
+		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed, whatever the mode.", family),
+		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs that had to leave a Service port out, whatever the mode.", family),
 		changes:         newChanges(f),
 		healthz:         f.counter("proxy_healthz_total", "Answers of /healthz.", "code"),
 		livez:           f.counter("proxy_livez_total", "Answers of /livez.", "code"),
@@ -82,7 +82,7 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // Synced counts a Sync.
-func (m *Metrics) Synced(res dataplane.SyncResult, mode string) {
+func (m *Metrics) Synced(res dataplane.SyncResult) {
 	f := res.Plane.Family.String()
 	kind := m.partialSync
 	if res.Report.Full {
@@ -93,15 +93,13 @@ func (m *Metrics) Synced(res dataplane.SyncResult, mode string) {
 	m.writes.WithLabelValues(f).Add(float64(res.Report.Writes))
 	m.repaired.WithLabelValues(f).Add(float64(len(res.Report.Repaired)))
 	if res.Err != nil {
-		if mode == "iptables" {
-			m.restoreFailures.WithLabelValues(f).Inc()
-		}
+		m.restoreFailures.WithLabelValues(f).Inc()
 		return
 	}
 	end := res.Start.Add(res.Duration)
 	m.lastSync.WithLabelValues(f).Set(seconds(end))
 	m.failedPorts.WithLabelValues(f).Set(float64(len(res.Report.Failed)))
-	if mode == "iptables" && len(res.Report.Failed) > 0 {
+	if len(res.Report.Failed) > 0 {
 		m.partialFailures.WithLabelValues(f).Inc()
 	}
 	m.applied(f, res.Want)

@@ -24,11 +24,11 @@ func TestNames(t *testing.T) {
 		Plane: dataplane.NamedPlane{Family: dataplane.IPv4}, Want: m.last, Start: time.Now(),
 		Triggers: []time.Time{time.Now()}, Report: dataplane.Report{Full: true, Failed: []dataplane.Failure{{}}},
 	}
-	m.Synced(result, "iptables")
+	m.Synced(result)
 	result.Report.Full = false
-	m.Synced(result, "iptables")
+	m.Synced(result)
 	result.Err = errors.New("no")
-	m.Synced(result, "iptables")
+	m.Synced(result)
 	m.Answered("/healthz", 503)
 	m.Answered("/livez", 200)
 	m.Cleaned(conntrack.Pass{Family: dataplane.IPv4, Deleted: 3})
@@ -130,7 +130,7 @@ func TestChanges(t *testing.T) {
 	expect(2, 1, 2, 1)
 
 	done := func(f dataplane.Family, s *dataplane.Snapshot) {
-		m.Synced(dataplane.SyncResult{Plane: dataplane.NamedPlane{Family: f}, Want: s, Start: time.Now()}, "iptables")
+		m.Synced(dataplane.SyncResult{Plane: dataplane.NamedPlane{Family: f}, Want: s, Start: time.Now()})
 	}
 	done(dataplane.IPv4, first) // not the newest
 	done(dataplane.IPv4, second)
@@ -159,7 +159,7 @@ func TestProgrammingLatencyIsNeverNegative(t *testing.T) {
 	s := snapshot(t, nil, port("a", "10.0.0.1:80"))
 	m.Synced(dataplane.SyncResult{
 		Plane: dataplane.NamedPlane{Family: dataplane.IPv4}, Want: s, Start: time.Now(), Triggers: []time.Time{time.Now().Add(time.Hour)},
-	}, "iptables")
+	})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -127,6 +127,9 @@ func TestFallback(t *testing.T) {
 	if _, mode := s.get(status + "/proxyMode"); mode != "iptables" {
 		t.Errorf("/proxyMode says %s", mode)
 	}
+	if v := s.metric("rest_client_requests_total"); v == "0" || v == "absent" {
+		t.Errorf("rest_client_requests_total is %s", v)
+	}
 	if v := s.metric(`portway_mode_fallback{mode="iptables",wanted="ipvs"}`); v != "1" {
 		t.Errorf("portway_mode_fallback is %s", v)
 	}
