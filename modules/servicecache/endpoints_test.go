@@ -192,7 +192,7 @@ func TestNodeComesAfterServices(t *testing.T) {
 	config.DetectLocal = DetectNodeCIDR
 	c := newCache(t, config, testService("s", exposed, sourceRanges(nodeIP4+"/32")), testSlice("s", "1", ep(e1, "n1", "rs-")))
 	node := func(podCIDR, ip string) {
-		set(t, c, testNode(func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status.Addresses[1].Address = []string{podCIDR}, ip }))
+		set(t, c, testNode(func(n *corev1.Node) { n.Spec.PodCIDRs[0], n.Status.Addresses[1].Address = podCIDR, ip }))
 	}
 	allowed, masqueraded := "node "+lbIP+":80 => 10.244.1.1:8080 masq=yes", "out 10.96.0.10:80 => 10.244.1.1:8080 masq=yes"
 	expect(t, build(c), allowed, masqueraded)

@@ -40,7 +40,8 @@ func testNode(change ...func(*corev1.Node)) *corev1.Node {
 		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24", "fd00:244:0:1::/64"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeHostName, Address: "n1"},
-			{Type: corev1.NodeInternalIP, Address: nodeIP4}, {Type: corev1.NodeInternalIP, Address: nodeIP6},
+			{Type: corev1.NodeInternalIP, Address: nodeIP4},
+			{Type: corev1.NodeInternalIP, Address: nodeIP6},
 		}},
 	}
 	for _, f := range change {

@@ -78,9 +78,11 @@ func TestThreeOrigins(t *testing.T) {
 		"BridgeInterface: the whole name": {func(c *Config) { c.DetectLocal, c.Interface = DetectBridgeInterface, "veth" }, `
 			ClusterIP | both masq=yes | both masq=yes | both masq=either | both masq=yes
 			external  | local masq=no | local masq=no | both masq=yes | local masq=no`, []serviceOption{externalLocal}},
-		"externalTrafficPolicy counts for a ClusterIP Service with externalIPs": {none, `
+		"externalTrafficPolicy counts for a ClusterIP Service with externalIPs": {
+			none, `
 			external  | both masq=no | both masq=yes | both masq=yes | local masq=no`,
-			[]serviceOption{externalLocal, func(s *corev1.Service) { s.Spec.Type = "ClusterIP" }}},
+			[]serviceOption{externalLocal, func(s *corev1.Service) { s.Spec.Type = "ClusterIP" }},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := testConfig()
