@@ -25,6 +25,7 @@ func States() *rapid.Generator[State] {
 			Detect:          rapid.SampledFrom([]Detect{DetectCluster, DetectNode, DetectInterface, DetectBridge, DetectNothing}).Draw(t, "detect"),
 			MasqueradeAll:   oneIn(t, 5, "masqueradeAll"),
 			DropUnallocated: rapid.Bool().Draw(t, "dropUnallocated"),
+			DropInternal:    oneIn(t, 4, "dropInternal"),
 		}
 		s.redrawNode(t)
 		for slot := range rapid.IntRange(1, maxServices).Draw(t, "services") {
@@ -89,7 +90,7 @@ func drawService(t *rapid.T, slot int) Service {
 	s := Service{
 		Name:       slotName(slot),
 		Protocol:   rapid.SampledFrom([]dataplane.Protocol{dataplane.TCP, dataplane.UDP}).Draw(t, "protocol"),
-		Port:       uint16(80 + slot),
+		Port:       drawPort(t, slot),
 		TargetPort: rapid.SampledFrom(targetPorts).Draw(t, "target port"),
 		ClusterIPs: drawIPs(t, "10.96.0.%d", "fd00:96::%d", clusterIPNumber(slot)),
 		Endpoints:  drawBackends(t),
@@ -105,11 +106,24 @@ func drawService(t *rapid.T, slot int) Service {
 	}
 	if oneIn(t, 3, "has externalIPs") {
 		s.ExternalIPs = drawIPs(t, "198.51.100.%d", "fd00:98::%d", 100+slot)
+		if oneIn(t, 3, "lists a node address") {
+			s.ExternalIPs = append(s.ExternalIPs, rig.Alias4, rig.Alias6)
+		}
 	}
 	if oneIn(t, 3, "has affinity") {
 		s.Affinity = time.Duration(rapid.IntRange(1, 86400).Draw(t, "affinity")) * time.Second
 	}
 	return s
+}
+
+// drawPort mostly takes the slot's own port, and sometimes the NodePort of the
+// next slot: at an address of the node that a Service lists, that Service comes
+// first.
+func drawPort(t *rapid.T, slot int) uint16 {
+	if oneIn(t, 4, "port is a NodePort") {
+		return uint16(30001 + slot)
+	}
+	return uint16(80 + slot)
 }
 
 // clusterIPNumber lets the first two slots share a ClusterIP, as ports of one

@@ -176,14 +176,14 @@ func (p *naive) render(want *dataplane.Snapshot) string {
 	}
 	flush := "-F T-PRE\n-F T-OUT\n-F T-POST\n"
 	return fmt.Sprintf("*mangle\n%[1]s%[2]sCOMMIT\n*nat\n%[1]s%[3]sCOMMIT\n*filter\n%[1]s%[4]s%[5]sCOMMIT\n",
-		chains+flush, r.mangle.String(), r.exact.String()+r.nodePorts.String()+r.nat.String(), r.filter.String(), r.filterLast.String())
+		chains+flush, r.mangle.String(), r.exact.String()+r.nodePorts.String()+r.nat.String(), r.filter.String()+r.filterNodePorts.String(), r.filterLast.String())
 }
 
 type rules struct {
 	*naive
-	want                          *dataplane.Snapshot
-	mangle, exact, nodePorts, nat strings.Builder
-	filter, filterLast            strings.Builder
+	want                                *dataplane.Snapshot
+	mangle, exact, nodePorts, nat       strings.Builder
+	filter, filterNodePorts, filterLast strings.Builder
 }
 
 // origins are the matches of the origins, in the order in which they are tried.
@@ -227,8 +227,7 @@ func (r *rules) addrs(f *dataplane.Frontend) []netip.Addr {
 		return []netip.Addr{f.Addr}
 	}
 	return slices.DeleteFunc(slices.Clone(r.want.Node().NodePortAddrs), func(a netip.Addr) bool {
-		_, taken := r.want.Lookup(dataplane.FrontendKey{Addr: a, Port: f.Port})
-		return dataplane.FamilyOf(a) != r.family || taken
+		return dataplane.FamilyOf(a) != r.family
 	})
 }
 
@@ -244,21 +243,21 @@ func (r *rules) addSources(to string, s *dataplane.SourceRanges) {
 }
 
 func (r *rules) addRoute(chain, match string, sp *dataplane.ServicePort, f *dataplane.Frontend, route dataplane.Route) {
-	nat := &r.exact
+	nat, filter := &r.exact, &r.filter
 	if f.Kind == dataplane.NodePort {
-		nat = &r.nodePorts
+		nat, filter = &r.nodePorts, &r.filterNodePorts
 	}
 	switch route.Action {
 	case dataplane.Reject:
 		fmt.Fprintf(nat, "-A %s %s -j ACCEPT\n", chain, match)
-		writeReject(&r.filter, chain, match)
+		writeReject(filter, chain, match)
 	case dataplane.Drop:
 		action := "DROP"
 		if r.fault == "rejects what to drop" {
 			action = "REJECT"
 		}
 		fmt.Fprintf(nat, "-A %s %s -j ACCEPT\n", chain, match)
-		fmt.Fprintf(&r.filter, "-A %s %s -j %s\n", chain, match, action)
+		fmt.Fprintf(filter, "-A %s %s -j %s\n", chain, match, action)
 	default:
 		r.addForward(nat, chain, match, sp, route)
 	}

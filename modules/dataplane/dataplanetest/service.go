@@ -63,10 +63,10 @@ func (s Service) portName() dataplane.ServicePortName {
 }
 
 // servicePort takes the decisions that a dataplane is spared.
-func (s Service) servicePort(node *dataplane.Node, masqueradeAll bool) *dataplane.ServicePort {
+func (s Service) servicePort(state State, node *dataplane.Node) *dataplane.ServicePort {
 	sp := &dataplane.ServicePort{Name: s.portName(), Affinity: s.Affinity}
 	for _, clusterIP := range s.ClusterIPs {
-		d := decision{Service: s, family: dataplane.FamilyOf(clusterIP), node: node, masqueradeAll: masqueradeAll}
+		d := decision{Service: s, family: dataplane.FamilyOf(clusterIP), state: state, node: node}
 		d.choosePools()
 		sp.Frontends = append(sp.Frontends, d.frontends(clusterIP)...)
 		sp.Pools = append(sp.Pools, d.usedPools(sp.Frontends)...)
@@ -83,10 +83,10 @@ func (s Service) servicePort(node *dataplane.Node, masqueradeAll bool) *dataplan
 // decision is what a Service means in one family.
 type decision struct {
 	Service
-	family        dataplane.Family
-	node          *dataplane.Node
-	masqueradeAll bool
-	all, local    *dataplane.Pool // nil if empty
+	family     dataplane.Family
+	state      State
+	node       *dataplane.Node
+	all, local *dataplane.Pool // nil if empty
 }
 
 func (d *decision) choosePools() {
@@ -153,7 +153,10 @@ func (d *decision) internalRoutes() [3]dataplane.Route {
 	if d.Internal == dataplane.Local {
 		pool = d.local
 	}
-	if pool == nil {
+	switch {
+	case pool == nil && d.all != nil && d.state.DropInternal:
+		return everyOrigin(dataplane.Route{Action: dataplane.Drop})
+	case pool == nil:
 		return everyOrigin(dataplane.Route{Action: dataplane.Reject})
 	}
 	outside := dataplane.MasqueradeNo
@@ -165,7 +168,7 @@ func (d *decision) internalRoutes() [3]dataplane.Route {
 		dataplane.FromNode:    forward(pool, dataplane.MasqueradeEither),
 		dataplane.FromOutside: forward(pool, outside),
 	}
-	if d.masqueradeAll {
+	if d.state.MasqueradeAll {
 		routes = everyOrigin(forward(pool, dataplane.MasqueradeYes))
 	}
 	return routes

@@ -41,6 +41,9 @@ type State struct {
 	NodePorts       NodePorts
 	MasqueradeAll   bool
 	DropUnallocated bool
+	// DropInternal drops, instead of rejecting, what internalTrafficPolicy Local
+	// leaves without an endpoint on this node.
+	DropInternal bool
 	// Ignored are ClusterIPs that belong to another proxy.
 	Ignored  []netip.Addr
 	Services []Service
@@ -67,7 +70,7 @@ func (s State) Snapshot(earlier *dataplane.Snapshot) (*dataplane.Snapshot, error
 		gone[sp.Name] = true
 	}
 	for _, svc := range s.Services {
-		sp := svc.servicePort(node, s.MasqueradeAll)
+		sp := svc.servicePort(s, node)
 		delete(gone, sp.Name)
 		if old, ok := earlier.ServicePort(sp.Name); !ok || !reflect.DeepEqual(old, sp) {
 			b.Put(sp)

@@ -22,6 +22,7 @@ func (s State) String() string {
 	fmt.Fprintf(&b, "node detect=%s nodePorts=%s", s.Detect, s.NodePorts)
 	writeField(&b, "masqueradeAll", s.MasqueradeAll, s.MasqueradeAll)
 	writeField(&b, "dropUnallocated", s.DropUnallocated, s.DropUnallocated)
+	writeField(&b, "dropInternal", s.DropInternal, s.DropInternal)
 	writeField(&b, "ignored", joined(s.Ignored), s.Ignored != nil)
 	b.WriteByte('\n')
 	for _, svc := range s.Services {
@@ -135,6 +136,8 @@ func (s *State) setField(key, value string) (err error) {
 		s.MasqueradeAll, err = strconv.ParseBool(value)
 	case "dropUnallocated":
 		s.DropUnallocated, err = strconv.ParseBool(value)
+	case "dropInternal":
+		s.DropInternal, err = strconv.ParseBool(value)
 	case "ignored":
 		s.Ignored, err = parseList(value, netip.ParseAddr)
 	default:
