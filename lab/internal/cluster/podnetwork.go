@@ -51,7 +51,7 @@ func (n node) connect(ctx context.Context, d docker.Client, all []node) error {
 	if err := n.write(ctx, d, "/kind/lab/routes", n.routes(all)); err != nil {
 		return err
 	}
-	if _, err := d.Output(ctx, "exec", n.name, "systemctl", "restart", "lab-node.service"); err != nil {
+	if _, err := d.Output(ctx, "exec", n.name, "sh", "/kind/lab/routes"); err != nil {
 		return err
 	}
 	return n.write(ctx, d, "/etc/cni/net.d/10-lab.conflist", conflist)
@@ -64,9 +64,11 @@ func (n node) write(ctx context.Context, d docker.Client, path, content string) 
 	return err
 }
 
-// routes are lines of pod network and gateway, for every other node.
+// routes is a script with the way to the pods of every other node. The node's
+// entrypoint runs it again at every boot.
 func (n node) routes(all []node) string {
 	var out strings.Builder
+	fmt.Fprintln(&out, "set -e")
 	for _, other := range all {
 		if other.name == n.name {
 			continue
@@ -74,7 +76,7 @@ func (n node) routes(all []node) string {
 		for _, cidr := range other.podCIDRs {
 			for _, gateway := range other.addresses {
 				if gateway.Is4() == cidr.Addr().Is4() {
-					fmt.Fprintf(&out, "%s %s\n", cidr, gateway)
+					fmt.Fprintf(&out, "ip route replace %s via %s\n", cidr, gateway)
 				}
 			}
 		}

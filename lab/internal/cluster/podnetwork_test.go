@@ -53,7 +53,8 @@ func TestPodNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "10.244.0.0/24 172.18.0.2\nfd00:10:244::/64 fc00::2\n10.244.2.0/24 172.18.0.4\nfd00:10:244:2::/64 fc00::4\n"
+	want := "set -e\nip route replace 10.244.0.0/24 via 172.18.0.2\nip route replace fd00:10:244::/64 via fc00::2\n" +
+		"ip route replace 10.244.2.0/24 via 172.18.0.4\nip route replace fd00:10:244:2::/64 via fc00::4\n"
 	if got := f.files["w1/kind/lab/routes"]; got != want {
 		t.Errorf("routes of w1 are\n%s\nwant\n%s", got, want)
 	}
@@ -61,7 +62,7 @@ func TestPodNetwork(t *testing.T) {
 		t.Errorf("%d files on three nodes", got)
 	}
 	// A pod must not start before its node knows the way to the others.
-	if want := []string{"/kind/lab/routes", "systemctl restart lab-node.service", "/etc/cni/net.d/10-lab.conflist"}; !slices.Equal(f.order[:3], want) {
+	if want := []string{"/kind/lab/routes", "sh /kind/lab/routes", "/etc/cni/net.d/10-lab.conflist"}; !slices.Equal(f.order[:3], want) {
 		t.Errorf("order on the first node is %v", f.order[:3])
 	}
 	var conf struct {

@@ -54,6 +54,13 @@ func TestStepsOfUp(t *testing.T) {
 			},
 		},
 		{"again", State{Options: portway}, true, []string{"Find kubectl", "Build the agent's image", "Deploy the agent"}},
+		{
+			"again, on our own Docker", State{Options: portway, Offline: true, OwnDaemon: true}, true,
+			[]string{
+				"Install missing Debian packages", "Start the lab's own Docker", "Keep the lab's traffic", "Connect the pod networks",
+				"Build the agent's image", "Deploy the agent",
+			},
+		},
 		{"kube-proxy", State{Options: cluster.Options{Proxy: cluster.KubeProxy}}, false, []string{"Find kubectl", "Create the kind cluster"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -59,11 +59,11 @@ func (u *up) steps() []step.Step {
 		if u.state.OwnDaemon {
 			steps = append(steps, step.Step{Name: "Start the lab's own Docker", Run: u.startDaemon})
 		}
-		steps = append(steps, u.maker().Prepare(&u.node)...)
-		steps = append(steps,
-			step.Step{Name: "Make the node image", Run: u.nodeImage},
-			step.Step{Name: "Keep the lab's traffic on this machine", Run: u.guard},
-		)
+		if !u.reuse {
+			steps = append(steps, u.maker().Prepare(&u.node)...)
+			steps = append(steps, step.Step{Name: "Make the node image", Run: u.nodeImage})
+		}
+		steps = append(steps, step.Step{Name: "Keep the lab's traffic on this machine", Run: u.guard})
 	} else {
 		steps = append(steps, step.Step{Name: "Find kubectl", Run: u.findKubectl})
 	}

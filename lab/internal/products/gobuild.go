@@ -76,8 +76,7 @@ func nodePrograms() []programs {
 // build compiles p and returns the directory with the programs.
 func (m Maker) build(ctx context.Context, p programs, note func(string)) (string, error) {
 	dir := filepath.Join(m.Lab, "build", p.name)
-	env := []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="}
-	version, err := m.Run.Run(ctx, command.Cmd{Args: []string{"go", "env", "GOVERSION", "GOARCH"}, Dir: dir, Env: env})
+	version, err := m.Run.Run(ctx, command.Cmd{Args: []string{"go", "env", "GOVERSION", "GOARCH"}, Dir: dir, Env: goEnv()})
 	if err != nil {
 		return "", fmt.Errorf("programs of %s: %w", p.name, err)
 	}
@@ -93,22 +92,31 @@ func (m Maker) build(ctx context.Context, p programs, note func(string)) (string
 		}
 	}
 	return m.Store.Get(ctx, p.name, key, func(out string) error {
-		args := []string{"go", "build", "-v", "-trimpath", "-tags", p.tags, "-ldflags", "-s -w " + p.ldflags, "-o", filepath.Join(out, p.output) + trailing(p)}
-		count := 0
-		_, err := m.Run.Run(ctx, command.Cmd{
-			Args: append(args, p.main...), Dir: dir, Env: env,
-			Line: func(line string) {
-				if strings.HasPrefix(line, "go: downloading") {
-					note(p.name + ": " + strings.TrimPrefix(line, "go: "))
-					return
-				}
-				count++
-				note(fmt.Sprintf("%s: %d packages compiled", p.name, count))
-			},
-		})
-		return err
+		args := []string{"-tags", p.tags, "-ldflags", "-s -w " + p.ldflags, "-o", filepath.Join(out, p.output) + trailing(p)}
+		return m.compileIn(ctx, dir, p.name, append(args, p.main...), note)
 	})
 }
+
+// compileIn runs go build in a module's directory and notes how far it is.
+func (m Maker) compileIn(ctx context.Context, dir, name string, args []string, note func(string)) error {
+	count := 0
+	_, err := m.Run.Run(ctx, command.Cmd{
+		Args: append([]string{"go", "build", "-v", "-trimpath"}, args...), Dir: dir, Env: goEnv(),
+		Line: func(line string) {
+			if what, ok := strings.CutPrefix(line, "go: downloading"); ok {
+				note(name + ": downloading" + what)
+				return
+			}
+			count++
+			note(fmt.Sprintf("%s: %d packages compiled", name, count))
+		},
+	})
+	return err
+}
+
+// goEnv makes builds the same wherever they run: static programs of the pinned
+// modules.
+func goEnv() []string { return []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="} }
 
 // trailing is what tells `go build -o` that the output is a directory.
 func trailing(p programs) string {

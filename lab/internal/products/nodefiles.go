@@ -15,27 +15,13 @@ import (
 //go:embed node
 var nodeFS embed.FS
 
-// kubeletSysctls are the machine-wide settings that the kubelet wants, shown to
-// it as files so that the machine keeps its own.
-func kubeletSysctls() map[string]string {
-	return map[string]string{
-		"kernel.keys.root_maxbytes": "25000000",
-		"kernel.keys.root_maxkeys":  "1000000",
-		"kernel.panic":              "10",
-		"kernel.panic_on_oops":      "1",
-		"vm.overcommit_memory":      "1",
-		"vm.panic_on_oom":           "0",
-	}
-}
-
 // labFiles are the files of this package that go into every node.
 func labFiles() ([]image.Entry, error) {
 	where := map[string]string{
-		"boot.sh":      "/kind/lab/boot.sh",
-		"boot.service": "/etc/systemd/system/lab-node.service",
-		"guard.nft":    "/kind/lab/guard.nft",
-		"hosts.toml":   "/etc/containerd/certs.d/_default/hosts.toml",
-		"storage.yaml": "/kind/manifests/default-storage.yaml",
+		"entrypoint.sh": "/kind/lab/entrypoint.sh",
+		"guard.nft":     "/kind/lab/guard.nft",
+		"hosts.toml":    "/etc/containerd/certs.d/_default/hosts.toml",
+		"storage.yaml":  "/kind/manifests/default-storage.yaml",
 	}
 	var entries []image.Entry
 	for name, to := range where {
@@ -45,10 +31,7 @@ func labFiles() ([]image.Entry, error) {
 		}
 		entries = append(entries, image.Entry{Path: to, Content: string(content)})
 	}
-	for name, value := range kubeletSysctls() {
-		entries = append(entries, image.Entry{Path: "/kind/lab/sysctl/" + name, Content: value + "\n"})
-	}
-	for _, unit := range []string{"containerd", "kubelet", "lab-node", "undo-mount-hacks"} {
+	for _, unit := range []string{"containerd", "kubelet", "undo-mount-hacks"} {
 		entries = append(entries, image.Entry{
 			Path: "/etc/systemd/system/multi-user.target.wants/" + unit + ".service",
 			Link: "/etc/systemd/system/" + unit + ".service",

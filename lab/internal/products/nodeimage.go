@@ -170,7 +170,7 @@ func (b nodeBuild) run(ctx context.Context, entries []image.Entry, note func(str
 		return fmt.Errorf("node image %s: %w", b.name, err)
 	}
 	note("committing")
-	_, err = b.docker.Output(ctx, "commit", "--change", `ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]`, container, b.name)
+	_, err = b.docker.Output(ctx, "commit", "--change", `ENTRYPOINT ["/bin/sh", "/kind/lab/entrypoint.sh", "/sbin/init"]`, container, b.name)
 	if err != nil {
 		return fmt.Errorf("node image %s: %w", b.name, err)
 	}

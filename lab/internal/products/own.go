@@ -22,7 +22,6 @@ func (m Maker) Own(ctx context.Context, name string, note func(string)) (string,
 // stored under the hash of what came out.
 func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) (string, error) {
 	name := filepath.Base(pkg)
-	note("building " + name)
 	if err := os.MkdirAll(m.Store.Dir, 0o755); err != nil {
 		return "", fmt.Errorf("program %s: %w", name, err)
 	}
@@ -32,10 +31,7 @@ func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) 
 	}
 	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
 	built := filepath.Join(work, name)
-	_, err = m.Run.Run(ctx, command.Cmd{
-		Args: []string{"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built, pkg},
-		Dir:  dir, Env: []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS="},
-	})
+	err = m.compileIn(ctx, dir, name, []string{"-buildvcs=false", "-ldflags", "-s -w", "-o", built, pkg}, note)
 	if err != nil {
 		return "", fmt.Errorf("program %s: %w", name, err)
 	}
@@ -54,7 +50,7 @@ func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) 
 
 // moduleDir is where the Go command keeps a module that the lab requires.
 func (m Maker) moduleDir(ctx context.Context, module string) (string, error) {
-	cmd := command.Cmd{Args: []string{"go", "list", "-m", "-f", "{{.Dir}}", module}, Dir: m.Lab, Env: []string{"GOWORK=off", "GOFLAGS="}}
+	cmd := command.Cmd{Args: []string{"go", "list", "-m", "-f", "{{.Dir}}", module}, Dir: m.Lab, Env: goEnv()}
 	out, err := m.Run.Run(ctx, cmd)
 	if err != nil {
 		return "", fmt.Errorf("module %s: %w", module, err)

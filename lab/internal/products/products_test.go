@@ -200,7 +200,7 @@ func TestNodeEntries(t *testing.T) {
 	if e := at["/etc/containerd/config.toml"]; !strings.Contains(e.Content, `"r/pause:3"`) {
 		t.Errorf("containerd's pause image: %s", e.Content)
 	}
-	for _, path := range []string{"/usr/bin/kubelet", "/opt/cni/bin/ptp", "/kind/lab/sysctl/kernel.panic", "/kind/lab/boot.sh", "/kind/version"} {
+	for _, path := range []string{"/usr/bin/kubelet", "/opt/cni/bin/ptp", "/kind/lab/guard.nft", "/kind/lab/entrypoint.sh", "/kind/version"} {
 		if _, ok := at[path]; !ok {
 			t.Errorf("no %s in the node", path)
 		}

@@ -32,13 +32,15 @@ func podPackages() []string {
 }
 
 // bootable are mmdebstrap hooks that leave only those systemd units which make
-// sense in a container, as kind's own base image does.
+// sense in a container, as kind's own base image does, and no sysctls of
+// Debian's: they are for a whole machine.
 func bootable() []string {
 	return []string{`cd "$1" && rm -f etc/systemd/system/*.wants/* ` +
 		"lib/systemd/system/multi-user.target.wants/* lib/systemd/system/local-fs.target.wants/* " +
 		"lib/systemd/system/basic.target.wants/* lib/systemd/system/sockets.target.wants/*udev* " +
 		"lib/systemd/system/sockets.target.wants/*initctl* " +
-		"lib/systemd/system/sysinit.target.wants/systemd-tmpfiles-setup.service"}
+		"lib/systemd/system/sysinit.target.wants/systemd-tmpfiles-setup.service " +
+		"usr/lib/sysctl.d/* etc/sysctl.conf etc/sysctl.d/*"}
 }
 
 // rootfs makes a tar file of a Debian system with the packages, after running
