@@ -75,7 +75,11 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newPlane(f, h, localAddresses)
+	var k netfilter.Kernel = h
+	if h.Backend().Name == netfilter.NFT {
+		k = nftHost{h}
+	}
+	p := newPlane(f, k, localAddresses)
 	p.randomFully = h.RandomFully(ctx)
 	p.chunk = h.Backend().ChainsPerRestore()
 	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)

@@ -33,7 +33,9 @@ func (d *digester) of(rules []netfilter.Rule) uint64 {
 
 // reading is what the kernel holds of ours.
 type reading struct {
-	chains digests
+	// remembered: only the sets were read.
+	remembered bool
+	chains     digests
 	// odd are the rules of the chains that are not as they were expected.
 	odd map[chainID][]netfilter.Rule
 	// hooks are the kernel's own chains, whole.

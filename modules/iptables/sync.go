@@ -129,7 +129,9 @@ func (s *pass) read(ctx context.Context) error {
 	}
 	if s.model != nil {
 		s.report.Repaired = differences(s.model, s.have, r)
-		s.model.allDirty()
+		if !r.remembered {
+			s.model.allDirty()
+		}
 	}
 	s.reading, s.have = r, r.chains
 	return nil
@@ -152,7 +154,7 @@ func (s *pass) look(ctx context.Context) (r *reading, err error) {
 // them.
 func (p *Plane) remembered() *reading {
 	r := newReading()
-	r.chains = p.have
+	r.remembered, r.chains = true, p.have
 	for _, h := range hooks() {
 		r.hooks[h.id] = h.jumps
 	}
