@@ -15,9 +15,7 @@ import (
 // refuses is found, by what the error names or by halving, and left out; what
 // it replaces stays as it was, if that still works (kubernetes#36652).
 func (s *pass) install(ctx context.Context, changes []change) error {
-	for _, c := range changes {
-		s.stage(c)
-	}
+	s.stage(changes)
 	err := s.try(ctx)
 	for culprit, ok := s.culprit(err); ok; culprit, ok = s.culprit(err) {
 		s.exclude(culprit, changes, err)
@@ -26,9 +24,7 @@ func (s *pass) install(ctx context.Context, changes []change) error {
 	if err == nil || !refused(ctx, err) || len(changes) == 0 {
 		return err
 	}
-	for _, c := range changes {
-		s.unstage(c)
-	}
+	s.unstage(changes)
 	if err := s.try(ctx); err != nil {
 		return err // it is not the fault of a ServicePort
 	}
@@ -45,7 +41,7 @@ func (s *pass) install(ctx context.Context, changes []change) error {
 
 // maxRefusals bounds the search for culprits in one Sync. More of them have a
 // common cause, which is no ServicePort.
-const maxRefusals = 300
+const maxRefusals = 200
 
 // errTooMany ends the search.
 var errTooMany = errors.New("too many writes are refused")
@@ -61,23 +57,37 @@ func (s *pass) try(ctx context.Context) error {
 	return err
 }
 
-// stage makes a change in the model.
-func (s *pass) stage(c change) {
-	delete(s.failed, c.name)
-	if c.new == nil {
+// stage makes changes in the model. What one ServicePort gives up another one
+// may take, so all let go first.
+func (s *pass) stage(changes []change) {
+	for _, c := range changes {
 		s.model.remove(c.name)
-		return
+		delete(s.failed, c.name)
 	}
-	if err := s.model.put(c.new); err != nil {
-		s.failed[c.name] = err
+	for _, c := range changes {
+		if c.new == nil {
+			continue
+		}
+		if err := s.model.put(c.new); err != nil {
+			s.failed[c.name] = err
+		}
 	}
 }
 
-// unstage goes back to the version that works.
-func (s *pass) unstage(c change) {
-	s.model.remove(c.name)
+// unstage goes back to the versions that work.
+func (s *pass) unstage(changes []change) {
+	for _, c := range changes {
+		s.model.remove(c.name)
+	}
+	for _, c := range changes {
+		s.restoreOld(c)
+	}
+}
+
+// restoreOld puts the older version back, unless what it had belongs to another
+// ServicePort by now: then it stays out.
+func (s *pass) restoreOld(c change) {
 	if c.old != nil {
-		// What it had may belong to another one by now; then it stays out.
 		_ = s.model.put(c.old)
 	}
 }
@@ -87,8 +97,8 @@ func (s *pass) exclude(n dataplane.ServicePortName, changes []change, err error)
 	refused := s.model.ports[n]
 	s.model.remove(n)
 	for _, c := range changes {
-		if c.name == n && c.old != nil && c.old != refused {
-			_ = s.model.put(c.old) // as in unstage
+		if c.name == n && c.old != refused {
+			s.restoreOld(c)
 		}
 	}
 	s.failed[n] = err

@@ -224,12 +224,46 @@ func TestRemovedIsOwedAfterAnError(t *testing.T) {
 	if _, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: next}); err == nil {
 		t.Fatal("no error")
 	}
-	k.err = nil
+	p.kernel = unreadable{k}
+	if _, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: next}); err == nil {
+		t.Fatal("no error")
+	}
+	p.kernel, k.err = k, nil
 	gone := dataplane.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Protocol: dataplane.TCP}
 	if r := mustSync(t, p, next, time.Time{}, false); !slices.Equal(r.Removed, []dataplane.FrontendKey{gone}) {
 		t.Errorf("removed %v, want %v", r.Removed, gone)
 	}
 	if r := mustSync(t, p, next, time.Time{}, true); len(r.Removed) != 0 {
 		t.Errorf("removed again %v", r.Removed)
+	}
+}
+
+// unreadable is a kernel that cannot be read.
+type unreadable struct{ netfilter.Kernel }
+
+func (unreadable) Save(context.Context, netfilter.Table, func(netfilter.Chain) error) error {
+	return errors.New("made to fail")
+}
+
+// What one Service gives up another one may take in the same Sync.
+func TestFrontendChangesHands(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		for _, keep := range []bool{false, true} {
+			p := fakePlane(netfiltertest.New(dataplane.IPv4))
+			first := snapshotOf(t, clusterIP(names[0], "10.96.0.1:80", endpoints("10.9.0.1:80")))
+			mustSync(t, p, first, time.Time{}, false)
+			edit := first.Edit()
+			edit.Put(clusterIP(names[1], "10.96.0.1:80", endpoints("10.9.0.2:80")))
+			if keep {
+				edit.Put(clusterIP(names[0], "10.96.0.2:80", endpoints("10.9.0.1:80")))
+			} else {
+				edit.Delete(tcp(names[0]))
+			}
+			next := built(t, edit)
+			if r := mustSync(t, p, next, time.Time{}, false); len(r.Failed) != 0 || !keep && len(r.Removed) != 0 {
+				t.Errorf("from %s to %s: failed %v, removed %v", names[0], names[1], r.Failed, r.Removed)
+			}
+			wantForwarded(t, p, next, "10.96.0.1:80")
+		}
 	}
 }

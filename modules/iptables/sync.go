@@ -56,7 +56,9 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 	s := &pass{Plane: p, report: &report, now: req.Now}
 	if err := s.run(ctx, req.Want); err != nil {
 		p.forget()
-		p.owed = report.Removed
+		if report.Removed != nil {
+			p.owed = report.Removed
+		}
 		return report, fmt.Errorf("iptables mode, %s: %w", p.family, err)
 	}
 	p.last, p.owed = req.Want, nil
