@@ -44,7 +44,7 @@ func TestKeyOfFileIsItsContent(t *testing.T) {
 		}
 		return k.String()
 	}
-	if write("x") != write("x") {
+	if first, second := write("x"), write("x"); first != second {
 		t.Error("the same content in another directory has another key")
 	}
 	if write("x") == write("y") {
@@ -135,7 +135,7 @@ func TestLockFileMayBeRemovedByItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stale.Close() //nolint:errcheck // only read
+	defer stale.Close()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

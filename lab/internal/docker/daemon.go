@@ -94,7 +94,7 @@ func (d Daemon) spawn() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()                                               //nolint:errcheck // dockerd has its own descriptor
+	defer log.Close()
 	cmd := exec.Command("dockerd", "--config-file", d.configFile()) //nolint:gosec,noctx // it must outlive this process
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

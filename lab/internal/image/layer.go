@@ -80,7 +80,7 @@ func copyFile(tw *tar.Writer, h *tar.Header, from string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return err

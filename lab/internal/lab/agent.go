@@ -44,7 +44,7 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 	if err != nil {
 		return fmt.Errorf("agent image: %w", err)
 	}
-	defer os.Remove(archive.Name()) //nolint:errcheck // a temporary file
+	defer os.Remove(archive.Name())
 	if err := archive.Close(); err != nil {
 		return fmt.Errorf("agent image: %w", err)
 	}
@@ -98,7 +98,7 @@ func (l *Lab) loadInto(ctx context.Context, node, archive string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	cmd := l.docker().Cmd(append([]string{"exec", "--interactive", node}, products.ImportArgs(false)...)...)
 	cmd.Stdin = f
 	_, err = l.run.Run(ctx, cmd)

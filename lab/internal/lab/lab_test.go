@@ -35,11 +35,15 @@ func TestStepsOfUp(t *testing.T) {
 		want  []string
 	}{
 		{
-			"registry", State{Options: portway}, false,
+			"registry",
+			State{Options: portway},
+			false,
 			[]string{"Find kubectl", "Create the kind cluster", "Build the agent's image", "Deploy the agent"},
 		},
 		{
-			"own Docker", State{Options: portway, Offline: true, OwnDaemon: true}, false,
+			"own Docker",
+			State{Options: portway, Offline: true, OwnDaemon: true},
+			false,
 			[]string{
 				"Install missing Debian packages", "Start the lab's own Docker", "Make Kubernetes", "Find kind's node files",
 				"Make the node image", "Keep the lab's traffic", "Create the kind cluster", "Connect the pod networks",
@@ -47,7 +51,9 @@ func TestStepsOfUp(t *testing.T) {
 			},
 		},
 		{
-			"a Docker that was there, no registry", State{Options: portway, Offline: true}, false,
+			"a Docker that was there, no registry",
+			State{Options: portway, Offline: true},
+			false,
 			[]string{
 				"Install missing Debian packages", "Make Kubernetes", "Find kind's node files", "Make the node image",
 				"Keep the lab's traffic", "Create the kind cluster", "Connect the pod networks", "Build the agent's image", "Deploy the agent",
@@ -55,7 +61,9 @@ func TestStepsOfUp(t *testing.T) {
 		},
 		{"again", State{Options: portway}, true, []string{"Find kubectl", "Build the agent's image", "Deploy the agent"}},
 		{
-			"again, on our own Docker", State{Options: portway, Offline: true, OwnDaemon: true}, true,
+			"again, on our own Docker",
+			State{Options: portway, Offline: true, OwnDaemon: true},
+			true,
 			[]string{
 				"Install missing Debian packages", "Start the lab's own Docker", "Keep the lab's traffic", "Connect the pod networks",
 				"Build the agent's image", "Deploy the agent",

@@ -37,7 +37,7 @@ func (l *Lab) testImage(ctx context.Context, note func(string)) error {
 	if err != nil {
 		return fmt.Errorf("test image: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
+	defer os.RemoveAll(work)
 	// The directory with the program is the whole context of the build.
 	build := l.docker().Cmd("build", "--tag="+products.AgnhostImage,
 		"--file="+filepath.Join(l.repo, "lab", "images", "agnhost", "Dockerfile"), filepath.Dir(agnhost))

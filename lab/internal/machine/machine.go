@@ -117,7 +117,7 @@ func Debian() bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if line := lines.Text(); (strings.HasPrefix(line, "ID=") || strings.HasPrefix(line, "ID_LIKE=")) && strings.Contains(line, "debian") {
 			return true

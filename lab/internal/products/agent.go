@@ -37,7 +37,7 @@ func (m Maker) AgentArchive(ctx context.Context, services, archive string, note 
 	if err != nil {
 		return "", fmt.Errorf("agent image: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
+	defer os.RemoveAll(work)
 	layer, err := layers{work}.write("agent", entries...)
 	if err != nil {
 		return "", err

@@ -83,7 +83,7 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 	if err != nil {
 		return "", fmt.Errorf("node image: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
+	defer os.RemoveAll(work)
 	b := nodeBuild{node: n, docker: d, layers: layers{work}, name: name, required: required}
 	return name, b.run(ctx, entries, note)
 }

@@ -29,7 +29,7 @@ func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) 
 	if err != nil {
 		return "", fmt.Errorf("program %s: %w", name, err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // a directory of temporary files
+	defer os.RemoveAll(work)
 	built := filepath.Join(work, name)
 	err = m.compileIn(ctx, dir, name, []string{"-buildvcs=false", "-ldflags", "-s -w", "-o", built, pkg}, note)
 	if err != nil {
