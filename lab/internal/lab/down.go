@@ -21,7 +21,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	l.state, err = l.load()
 	if errors.Is(err, errDown) {
 		fmt.Fprintln(l.Out, "The lab is down.")
-		return l.removeState()
+		return nil
 	}
 	if err != nil {
 		return err

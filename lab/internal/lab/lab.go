@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -78,13 +79,22 @@ func findRepo() (string, error) {
 	}
 }
 
-// lock keeps other lab commands out while one changes things.
+// lock keeps other lab commands out while one changes things. Its directory
+// goes again if there is no lab in the end.
 func (l *Lab) lock() (unlock func(), err error) {
-	unlock, err = cache.TryLock(filepath.Join(l.dir, "lock"))
-	if err != nil {
+	release, err := cache.TryLock(filepath.Join(l.dir, "lock"))
+	if errors.Is(err, cache.ErrLocked) {
 		return nil, fmt.Errorf("another lab command is at work: %w", err)
 	}
-	return unlock, nil
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if _, err := os.Stat(l.stateFile()); errors.Is(err, os.ErrNotExist) {
+			_ = l.removeState()
+		}
+		release()
+	}, nil
 }
 
 func (l *Lab) kubeconfig() string { return filepath.Join(l.dir, "kubeconfig") }

@@ -137,6 +137,9 @@ func TestOnlyOneCommandAtATime(t *testing.T) {
 	if err := two.Down(t.Context()); err != nil {
 		t.Errorf("after the first has ended: %v", err)
 	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a lab, its directory is still there: %v", err)
+	}
 }
 
 func TestDemoCommands(t *testing.T) {
