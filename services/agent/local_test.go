@@ -99,7 +99,7 @@ func askable(t *testing.T, p *plane) http.Handler {
 
 func ask(h http.Handler, path string) (int, string) {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	h.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 

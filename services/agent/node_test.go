@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +30,25 @@ func node(addresses ...string) *corev1.Node {
 	return n
 }
 
+// lines are what was logged since they were last taken.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
+
 // TestAwaitNode walks through what a Node may lack, and what is said of it.
 func TestAwaitNode(t *testing.T) {
 	withCIDR := node("10.0.0.1")
@@ -46,30 +67,30 @@ func TestAwaitNode(t *testing.T) {
 		{withCIDR, nil, ""},
 	}
 	synctest.Test(t, func(t *testing.T) {
-		stage := 0
+		var stage atomic.Int32
 		client := fake.NewClientset()
 		client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if err := stages[stage].err; err != nil {
+			if err := stages[stage.Load()].err; err != nil {
 				return true, nil, err
 			}
-			return true, stages[stage].node, nil
+			return true, stages[stage.Load()].node, nil
 		})
-		var log bytes.Buffer
+		log := new(lines)
 		found := make(chan *corev1.Node, 1)
 		go func() {
-			n, err := awaitNode(t.Context(), client, "n1", true, slog.New(slog.NewTextHandler(&log, nil)))
+			n, err := awaitNode(t.Context(), client, "n1", true, slog.New(slog.NewTextHandler(log, nil)))
 			if err != nil {
 				t.Error(err)
 			}
 			found <- n
 		}()
-		for ; stage < len(stages)-1; stage++ {
+		for ; stage.Load() < int32(len(stages)-1); stage.Add(1) {
 			<-time.After(2*time.Minute + time.Millisecond)
 			synctest.Wait()
-			if n := strings.Count(log.String(), stages[stage].said); n < 2 || n > 3 {
-				t.Errorf("in two minutes it said %d times %q:\n%s", n, stages[stage].said, &log)
+			want, all := stages[stage.Load()].said, log.take()
+			if n := strings.Count(all, want); n < 2 || n > 3 {
+				t.Errorf("in two minutes it said %d times %q:\n%s", n, want, all)
 			}
-			log.Reset()
 		}
 		if n := <-found; n != withCIDR {
 			t.Errorf("found %v", n)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
 
 // fake is a kernel of which a test says what it holds.
 type fake struct {
+	mu      sync.Mutex
 	held    []netip.Prefix
 	err     error
 	lists   int
@@ -26,14 +28,52 @@ type fake struct {
 	refuse  bool
 }
 
+// set exchanges what it holds, and what a list fails with.
+func (f *fake) set(err error, held ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held, f.err = prefixes(held...), err
+}
+
+// change tells of a change.
+func (f *fake) change() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changes <- struct{}{}
+}
+
+// breakOff ends the subscription, and refuses new ones until allow.
+func (f *fake) breakOff() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = true
+	close(f.changes)
+}
+
+func (f *fake) allow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = false
+}
+
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lists
+}
+
 func (f *fake) watcher() *Watcher {
 	return &Watcher{
 		log: slog.New(slog.DiscardHandler),
 		list: func() ([]netip.Prefix, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			f.lists++
 			return slices.Clone(f.held), f.err
 		},
 		subscribe: func(context.Context) (<-chan struct{}, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			if f.refuse {
 				return nil, errors.New("no")
 			}
@@ -54,7 +94,7 @@ func prefixes(texts ...string) []netip.Prefix {
 // run starts a Watcher on virtual time and returns where its reports go.
 func run(t *testing.T, f *fake) *[][]netip.Prefix {
 	t.Helper()
-	var reports [][]netip.Prefix
+	var reports [][]netip.Prefix // written only while the test waits
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -83,11 +123,11 @@ func TestReportsChangesOnce(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
 		reports := run(t, f)
 		expect(t, reports, 1, "10.0.0.1/24")
-		f.held = prefixes("10.0.0.1/24", "10.0.0.2/24")
-		f.changes <- struct{}{}
+		f.set(nil, "10.0.0.1/24", "10.0.0.2/24")
+		f.change()
 		wait(time.Second)
 		expect(t, reports, 2, "10.0.0.1/24", "10.0.0.2/24")
-		f.changes <- struct{}{} // of no effect
+		f.change() // of no effect
 		wait(time.Second)
 		expect(t, reports, 2, "10.0.0.1/24", "10.0.0.2/24")
 	})
@@ -97,13 +137,13 @@ func TestBurstIsListedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
 		run(t, f)
-		before := f.lists
+		before := f.count()
 		for range 20 {
-			f.changes <- struct{}{}
+			f.change()
 			wait(time.Millisecond)
 		}
 		wait(time.Second)
-		if n := f.lists - before; n != 1 {
+		if n := f.count() - before; n != 1 {
 			t.Errorf("20 changes in 20 ms were listed %d times", n)
 		}
 	})
@@ -115,11 +155,11 @@ func TestFailedListKeepsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
 		reports := run(t, f)
-		f.held, f.err = nil, errors.New("results may be incomplete or inconsistent")
-		f.changes <- struct{}{}
+		f.set(errors.New("results may be incomplete or inconsistent"))
+		f.change()
 		wait(10 * time.Second)
 		expect(t, reports, 1, "10.0.0.1/24")
-		f.held, f.err = prefixes("10.0.0.9/24"), nil
+		f.set(nil, "10.0.0.9/24")
 		wait(2 * time.Second) // by itself, without another change
 		expect(t, reports, 2, "10.0.0.9/24")
 	})
@@ -132,7 +172,7 @@ func TestFirstListMayFail(t *testing.T) {
 		if len(*reports) > 0 {
 			t.Errorf("reported %v when nothing was known", *reports)
 		}
-		f.held, f.err = prefixes("10.0.0.1/24"), nil
+		f.set(nil, "10.0.0.1/24")
 		wait(2 * time.Second)
 		expect(t, reports, 1, "10.0.0.1/24")
 	})
@@ -142,14 +182,14 @@ func TestBrokenSubscriptionIsMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
 		reports := run(t, f)
-		f.held, f.refuse = prefixes("10.0.0.2/24"), true
-		close(f.changes)
+		f.set(nil, "10.0.0.2/24")
+		f.breakOff()
 		wait(time.Second)
 		expect(t, reports, 2, "10.0.0.2/24") // what was missed is found at once
-		f.refuse = false
+		f.allow()
 		wait(2 * time.Second)
-		f.held = prefixes("10.0.0.3/24")
-		f.changes <- struct{}{}
+		f.set(nil, "10.0.0.3/24")
+		f.change()
 		wait(time.Second)
 		expect(t, reports, 3, "10.0.0.3/24")
 	})
@@ -159,9 +199,9 @@ func TestIdleListsSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
 		run(t, f)
-		before := f.lists
+		before := f.count()
 		wait(time.Hour)
-		if n := f.lists - before; n > 60 {
+		if n := f.count() - before; n > 60 {
 			t.Errorf("listed %d times in a quiet hour", n)
 		}
 	})
