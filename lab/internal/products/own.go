@@ -2,10 +2,10 @@ package products
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/portway/portway/lab/internal/cache"
 	"github.com/portway/portway/lab/internal/command"
@@ -48,16 +48,17 @@ func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) 
 	return filepath.Join(stored, name), err
 }
 
-// moduleDir is where the Go command keeps a module that the lab requires.
+// moduleDir is where the Go command keeps a module that the lab requires,
+// downloaded if need be.
 func (m Maker) moduleDir(ctx context.Context, module string) (string, error) {
-	cmd := command.Cmd{Args: []string{"go", "list", "-m", "-f", "{{.Dir}}", module}, Dir: m.Lab, Env: goEnv()}
+	cmd := command.Cmd{Args: []string{"go", "mod", "download", "-json", module}, Dir: m.Lab, Env: goEnv()}
 	out, err := m.Run.Run(ctx, cmd)
 	if err != nil {
 		return "", fmt.Errorf("module %s: %w", module, err)
 	}
-	dir := strings.TrimSpace(out)
-	if dir == "" {
-		return "", fmt.Errorf("module %s is not downloaded; run: (cd %s && GOWORK=off go mod download)", module, m.Lab)
+	var found struct{ Dir string }
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		return "", fmt.Errorf("module %s: %w", module, err)
 	}
-	return dir, nil
+	return found.Dir, nil
 }
