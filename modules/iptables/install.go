@@ -152,7 +152,12 @@ func (s *pass) culprit(err error) (dataplane.ServicePortName, bool) {
 }
 
 // commit writes what is dirty.
-func (s *pass) commit(ctx context.Context) error {
+func (s *pass) commit(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			s.model.dirty.doubt()
+		}
+	}()
 	plan := makePlan(s.model, s.have, s.reading, s.digest)
 	before, after := around(s.family, plan.sets)
 	if err := s.kernel.ChangeSets(ctx, before); err != nil {

@@ -32,16 +32,46 @@ type model struct {
 // dirt is what must be compared with the kernel.
 type dirt struct {
 	// own chains with their rules; nil for one that must go.
-	own     map[chainID][]netfilter.Rule
-	shared  map[chainID]bool
-	entries map[netfilter.SetChange]bool
-	sets    map[string]bool
+	own    map[chainID][]netfilter.Rule
+	shared map[chainID]bool
+	// entries and sets with what the kernel has of them.
+	entries map[netfilter.SetChange]presence
+	sets    map[string]presence
+}
+
+// presence is whether the kernel has something.
+type presence uint8
+
+const (
+	unknown presence = iota // a change may have been made or not
+	absent
+	present
+)
+
+func presenceOf(there bool) presence {
+	if there {
+		return present
+	}
+	return absent
+}
+
+// differs tells whether something must be written, to be sure.
+func (p presence) differs(wanted bool) bool { return p != presenceOf(wanted) }
+
+// doubt is for a write that failed: sets may be as they were, or not.
+func (d *dirt) doubt() {
+	for e := range d.entries {
+		d.entries[e] = unknown
+	}
+	for s := range d.sets {
+		d.sets[s] = unknown
+	}
 }
 
 func newDirt() dirt {
 	return dirt{
 		own: make(map[chainID][]netfilter.Rule), shared: make(map[chainID]bool),
-		entries: make(map[netfilter.SetChange]bool), sets: make(map[string]bool),
+		entries: make(map[netfilter.SetChange]presence), sets: make(map[string]presence),
 	}
 }
 
@@ -80,8 +110,8 @@ func (m *model) put(sp *dataplane.ServicePort) error {
 		m.share(r)
 	}
 	for _, s := range f.sets {
+		m.touchSet(s.Name)
 		m.sets[s.Name] = s
-		m.dirty.sets[s.Name] = true
 	}
 	for _, e := range f.entries {
 		m.count(e, 1)
@@ -105,8 +135,8 @@ func (m *model) remove(n dataplane.ServicePortName) {
 		m.unshare(r)
 	}
 	for _, s := range f.sets {
+		m.touchSet(s.Name)
 		delete(m.sets, s.Name)
-		m.dirty.sets[s.Name] = true
 	}
 	for _, e := range f.entries {
 		m.count(e, -1)
@@ -169,15 +199,24 @@ func (m *model) touch(id chainID, withParent bool) {
 	}
 }
 
+// touchSet must be called before a set comes or goes.
+func (m *model) touchSet(name string) {
+	if _, touched := m.dirty.sets[name]; !touched {
+		_, there := m.sets[name]
+		m.dirty.sets[name] = presenceOf(there)
+	}
+}
+
+// count adds to those who want an entry.
 func (m *model) count(e netfilter.SetChange, by int) {
 	was := m.entries[e]
-	if is := was + by; is == 0 {
+	if _, touched := m.dirty.entries[e]; !touched && (was == 0 || was+by == 0) {
+		m.dirty.entries[e] = presenceOf(was > 0)
+	}
+	if was+by == 0 {
 		delete(m.entries, e)
 	} else {
-		m.entries[e] = is
-	}
-	if was == 0 || was+by == 0 {
-		m.dirty.entries[e] = true
+		m.entries[e] = was + by
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
 func modelOf(tb testing.TB, f dataplane.Family, sps ...*dataplane.ServicePort) *model {
@@ -145,5 +147,42 @@ func TestCollisionIsRefused(t *testing.T) {
 	}
 	if after := m.size(); after != before {
 		t.Errorf("a refused Service leaves %+v", after.minus(before))
+	}
+}
+
+// TestCostOfChange holds what a change writes, in rules, chains and entries,
+// with 200 other Services around.
+func TestCostOfChange(t *testing.T) {
+	with := func(es ...string) *dataplane.ServicePort { return clusterIP("web", "10.96.7.1:80", endpoints(es...)) }
+	sticky := func(es ...string) *dataplane.ServicePort {
+		sp := with(es...)
+		sp.Affinity = time.Hour
+		return sp
+	}
+	for _, c := range []struct {
+		name     string
+		old, new *dataplane.ServicePort
+		want     int
+	}{
+		// The pool's chain: masquerade and two endpoints.
+		{"an endpoint elsewhere", with("10.9.0.1:80", "10.9.0.2:80"), with("10.9.0.1:80", "10.9.0.3:80"), 3},
+		// The same, and two entries for the hairpin.
+		{"an endpoint on this node", with("10.9.0.1:80", "10.244.1.1:80"), with("10.9.0.1:80", "10.244.1.2:80"), 5},
+		// Masquerade, two sets asked and two endpoints; one endpoint's chain of
+		// two rules and its set made, another one's removed.
+		{"an endpoint with affinity", sticky("10.9.0.1:80", "10.9.0.2:80"), sticky("10.9.0.1:80", "10.9.0.3:80"), 5 + 3 + 2},
+		// The bucket's rule, the pool's chain removed, the set of rejects.
+		{"the last endpoint leaves", with("10.9.0.1:80"), clusterIP("web", "10.96.7.1:80", nil), 1 + 1 + 1},
+		{"nothing that matters", with("10.9.0.1:80"), with("10.9.0.1:80"), 0},
+	} {
+		p := fakePlane(netfiltertest.New(dataplane.IPv4))
+		others := many(200)[1:] // which leaves the bucket to the one that changes
+		want := snapshotOf(t, append(others, c.old)...)
+		mustSync(t, p, want, time.Time{}, false)
+		edit := want.Edit()
+		edit.Put(c.new)
+		if r := mustSync(t, p, built(t, edit), time.Time{}, false); r.Writes != c.want {
+			t.Errorf("%s: %d writes, want %d", c.name, r.Writes, c.want)
+		}
 	}
 }

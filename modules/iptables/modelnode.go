@@ -98,7 +98,7 @@ func sameFixed(a, b *dataplane.Snapshot) bool {
 	return a.Node() == b.Node() && a.HealthChecksEqual(b)
 }
 
-// allDirty makes everything that the model wants a matter of comparison.
+// allDirty makes all chains that the model wants a matter of comparison.
 func (m *model) allDirty() {
 	for _, sp := range m.ports {
 		for _, c := range m.fragment(sp).chains {
@@ -110,12 +110,6 @@ func (m *model) allDirty() {
 	}
 	for id := range m.shared {
 		m.dirty.shared[id] = true
-	}
-	for e := range m.entries {
-		m.dirty.entries[e] = true
-	}
-	for name := range m.sets {
-		m.dirty.sets[name] = true
 	}
 }
 

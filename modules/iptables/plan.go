@@ -30,8 +30,9 @@ func makePlan(m *model, have digests, r *reading, d *digester) *plan {
 	for id := range m.dirty.shared {
 		p.chain(id, m.rules(id), have, d)
 	}
-	p.sets = m.dirtySets()
-	if r != nil {
+	if r == nil {
+		p.sets = m.dirtySets()
+	} else {
 		for id := range r.chains {
 			if !m.wants(id) {
 				p.gone[id] = true
@@ -40,7 +41,7 @@ func makePlan(m *model, have digests, r *reading, d *digester) *plan {
 		for id, rules := range r.hooks {
 			p.hook(id, rules)
 		}
-		p.sets = mergeSets(netfilter.PlanSets(m.wantSets(), r.sets), p.sets)
+		p.sets = m.withDoubts(netfilter.PlanSets(m.wantSets(), r.sets))
 	}
 	for id := range p.gone {
 		tx := p.table(id.table)
@@ -141,20 +142,24 @@ func (m *model) wants(id chainID) bool {
 }
 
 // dirtySets are the changes to sets since the kernel was last equal. Doing one
-// twice does no harm, so what the kernel holds need not be known.
+// twice does no harm, so they are also made where it is not certain.
 func (m *model) dirtySets() netfilter.SetPlan {
 	var p netfilter.SetPlan
-	for name := range m.dirty.sets {
-		if s, ok := m.sets[name]; ok {
+	for name, have := range m.dirty.sets {
+		switch s, wanted := m.sets[name]; {
+		case !have.differs(wanted):
+		case wanted:
 			p.Create = append(p.Create, s)
-		} else {
+		default:
 			p.Destroy = append(p.Destroy, name)
 		}
 	}
-	for e := range m.dirty.entries {
-		if m.entries[e] > 0 {
+	for e, have := range m.dirty.entries {
+		switch wanted := m.entries[e] > 0; {
+		case !have.differs(wanted):
+		case wanted:
 			p.Add = append(p.Add, e)
-		} else {
+		default:
 			p.Remove = append(p.Remove, e)
 		}
 	}
@@ -165,20 +170,20 @@ func (m *model) dirtySets() netfilter.SetPlan {
 	return p
 }
 
-// mergeSets adds to what a comparison found what must go because an earlier
-// attempt of this Sync may have made it.
-func mergeSets(compared, dirty netfilter.SetPlan) netfilter.SetPlan {
-	for _, name := range dirty.Destroy {
-		if !slices.Contains(compared.Destroy, name) {
-			compared.Destroy = append(compared.Destroy, name)
+// withDoubts adds to what a comparison found what must go because an earlier
+// attempt of this Sync, after the reading, may have made it.
+func (m *model) withDoubts(p netfilter.SetPlan) netfilter.SetPlan {
+	for name, have := range m.dirty.sets {
+		if _, wanted := m.sets[name]; have == unknown && !wanted {
+			p.Destroy = append(p.Destroy, name)
 		}
 	}
-	for _, c := range dirty.Remove {
-		if !slices.Contains(compared.Remove, c) {
-			compared.Remove = append(compared.Remove, c)
+	for e, have := range m.dirty.entries {
+		if have == unknown && m.entries[e] == 0 {
+			p.Remove = append(p.Remove, e)
 		}
 	}
-	return compared
+	return p
 }
 
 func compareChanges(a, b netfilter.SetChange) int {
