@@ -68,8 +68,8 @@ var _ = Describe("Traffic policy", anyFamily, func() {
 			expectSource(ctx, cluster.Outside(), q, source.String())
 		}
 		expectSilence(ctx, cluster.Outside(), httpNodePort(svc, there.node))
-		// Traffic of the cluster itself is not limited to what is local.
-		for _, from := range []cluster.Place{here.pod, there.pod, there.host} {
+		// What comes from that node itself is not limited to what is local.
+		for _, from := range []cluster.Place{there.pod, there.host, there.self} {
 			expectAnswers(ctx, from, httpNodePort(svc, there.node), w.podNames(ctx, "web")...)
 		}
 	})

@@ -10,19 +10,22 @@ import (
 	"github.com/portway/portway/e2e/cluster"
 )
 
+// anything asks for the first page of any server; netexec insists on a path.
+const anything = "?"
+
 var _ = Describe("Reaching a Service", anyFamily, func() {
 	// The sample that the lab deploys: three pods of nginx behind Service myapp.
 	It("serves the sample to pods, nodes and hostNetwork pods by address, to pods by name, and outside by NodePort", anyMode, smoke, limit, func(ctx SpecContext) {
 		svc, err := c.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "myapp", metav1.GetOptions{})
 		Expect(err).NotTo(HaveOccurred(), "the lab's sample")
-		welcome := ContainElement(ContainSubstring("nginx"))
+		welcome := ContainElement(ContainSubstring("Welcome to nginx"))
 		for _, q := range http(svc) {
-			q.Ask = "index.html"
+			q.Ask = anything
 			for _, from := range inside() {
 				Eventually(ctx, from.Ask).WithArguments(q).Should(welcome, "%s", from)
 			}
 		}
-		byName := cluster.Question{Host: "myapp.default.svc.cluster.local", To: http(svc)[0].To, Ask: "index.html"}
+		byName := cluster.Question{Host: "myapp.default.svc.cluster.local", To: http(svc)[0].To, Ask: anything}
 		Eventually(ctx, clients[0].pod.Ask).WithArguments(byName).Should(welcome)
 
 		exposed := &corev1.Service{
@@ -37,7 +40,7 @@ var _ = Describe("Reaching a Service", anyFamily, func() {
 		DeferCleanup(c.CoreV1().Services(metav1.NamespaceDefault).Delete, exposed.Name, metav1.DeleteOptions{})
 		for _, n := range c.Nodes {
 			for _, q := range httpNodePort(exposed, n) {
-				q.Ask = "index.html"
+				q.Ask = anything
 				Eventually(ctx, cluster.Outside().Ask).WithArguments(q).Should(welcome, "NodePort of %s", n.Name)
 			}
 		}
