@@ -112,6 +112,11 @@ func (m *model) chainRules(id chainID) []netfilter.Rule {
 // ruleDifferences names each rule that is missing or superfluous in a chain,
 // or says that they are in the wrong order.
 func (m *model) ruleDifferences(id chainID, want, have []netfilter.Rule) []dataplane.Difference {
+	if len(have) == 0 { // flushed
+		return []dataplane.Difference{{
+			Object: id.String(), ServicePort: m.owners[id], Want: count(len(want), "rule"), Have: "empty",
+		}}
+	}
 	balance := make(map[netfilter.Rule]int)
 	for _, r := range want {
 		balance[r]++
