@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink/nl"
+
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 )
@@ -129,7 +131,8 @@ func refused(ctx context.Context, err error) bool {
 		return false
 	}
 	var restore *netfilter.RestoreError
-	return errors.As(err, &restore) || errors.Is(err, netfilter.ErrSetFull) ||
+	var set nl.IPSetError // such as too many sets
+	return errors.As(err, &restore) || errors.As(err, &set) || errors.Is(err, netfilter.ErrSetFull) ||
 		errors.Is(err, netfilter.ErrSetExists) || errors.Is(err, netfilter.ErrSetInUse)
 }
 

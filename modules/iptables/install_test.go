@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
+
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
@@ -44,7 +46,7 @@ func (k *picky) ChangeSets(ctx context.Context, p netfilter.SetPlan) error {
 	for _, s := range p.Create {
 		if s.Name == k.hatesSet {
 			k.refusals++
-			return fmt.Errorf("making the ipset %s: %w", s.Name, netfilter.ErrSetFull)
+			return fmt.Errorf("making the ipset %s: %w", s.Name, nl.IPSetError(nl.IPSET_ERR_MAX_SETS))
 		}
 	}
 	return k.Kernel.ChangeSets(ctx, p)
