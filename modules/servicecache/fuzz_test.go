@@ -65,15 +65,15 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// read gives an object to the cache if the text is one.
+// read gives to the cache what can be read of an object.
 func read[T any](text []byte, to func(*T)) {
 	o := new(T)
-	if json.Unmarshal(text, o) == nil {
-		to(o)
-	}
+	_ = json.Unmarshal(text, o) // fields of a wrong type stay empty
+	to(o)
 }
 
 func replaced(text []byte, name string) bool {
 	var s corev1.Service
-	return json.Unmarshal(text, &s) == nil && s.Name == name && s.Namespace == "ns"
+	_ = json.Unmarshal(text, &s)
+	return s.Name == name && s.Namespace == "ns"
 }
