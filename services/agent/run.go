@@ -47,11 +47,14 @@ func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log 
 		return err
 	}
 	// After check, which had the modules loaded whose settings these are.
-	for _, err := range machine.Apply(opts.Proxy) {
+	for _, err := range machine.SetConntrack(&opts.Proxy.Conntrack) {
 		log.Warn("A setting of the kernel stays as it is", "err", err)
 	}
 	if opts.InitOnly {
 		return nil
+	}
+	if err := machine.SetOOMScore(*opts.Proxy.OOMScoreAdj); err != nil {
+		log.Warn("This process may be killed earlier than was asked for", "err", err)
 	}
 	node, err := opts.NodeName()
 	if err != nil {

@@ -29,20 +29,22 @@ type setting struct {
 // Machine is where the files are: "/" but for tests.
 type Machine struct{ Root string }
 
-// Apply sets what the configuration asks for, and returns a sentence for each
-// thing that could not be set.
-func (m Machine) Apply(cfg *v1alpha1.KubeProxyConfiguration) []error {
+// SetConntrack sets what the configuration asks of connection tracking, and
+// returns a sentence for each thing that could not be set.
+func (m Machine) SetConntrack(ct *v1alpha1.KubeProxyConntrackConfiguration) []error {
 	var errs []error
-	wanted := conntrackSettings(&cfg.Conntrack, m.cpus())
-	if cfg.OOMScoreAdj != nil {
-		wanted = append(wanted, setting{file: "proc/self/oom_score_adj", value: int(*cfg.OOMScoreAdj)})
-	}
-	for _, s := range wanted {
+	for _, s := range conntrackSettings(ct, m.cpus()) {
 		if err := m.ensure(s); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errs
+}
+
+// SetOOMScore sets how readily this process is killed when memory runs out. To
+// go below what it was given needs CAP_SYS_RESOURCE.
+func (m Machine) SetOOMScore(score int32) error {
+	return m.ensure(setting{file: "proc/self/oom_score_adj", value: int(score)})
 }
 
 func conntrackSettings(ct *v1alpha1.KubeProxyConntrackConfiguration, cpus int) []setting {

@@ -47,14 +47,13 @@ const (
 	online    = "sys/devices/system/cpu/online"
 )
 
-func TestApply(t *testing.T) {
+func TestSetConntrack(t *testing.T) {
 	m := machine(t, map[string]string{
 		netfilter + "max": "1000", netfilter + "tcp_timeout_established": "1", netfilter + "tcp_timeout_close_wait": "60",
 		netfilter + "udp_timeout": "30", netfilter + "udp_timeout_stream": "120", netfilter + "tcp_be_liberal": "0",
 		hashsize: "10", oom: "0", online: "0-3,8",
 	})
-	cfg := &v1alpha1.KubeProxyConfiguration{OOMScoreAdj: ptr[int32](-999)}
-	cfg.Conntrack = v1alpha1.KubeProxyConntrackConfiguration{
+	cfg := &v1alpha1.KubeProxyConntrackConfiguration{
 		MaxPerCore: ptr[int32](1000), Min: ptr[int32](2000), TCPBeLiberal: true,
 		TCPEstablishedTimeout: &metav1.Duration{Duration: time.Hour},
 		UDPTimeout:            metav1.Duration{Duration: 10 * time.Second},
@@ -62,7 +61,7 @@ func TestApply(t *testing.T) {
 	if m.ConntrackLiberal() {
 		t.Error("liberal before it was told to be")
 	}
-	if errs := m.Apply(cfg); len(errs) > 0 {
+	if errs := append(m.SetConntrack(cfg), m.SetOOMScore(-999)); len(errs) != 1 || errs[0] != nil {
 		t.Fatal(errs)
 	}
 	for name, want := range map[string]string{
@@ -84,11 +83,11 @@ func TestApply(t *testing.T) {
 	}
 }
 
-func TestApplyNeverLowersALimit(t *testing.T) {
+func TestSetConntrackNeverLowersALimit(t *testing.T) {
 	m := machine(t, map[string]string{netfilter + "max": "900000", hashsize: "300000", online: "0"})
-	cfg := &v1alpha1.KubeProxyConfiguration{}
-	cfg.Conntrack.MaxPerCore, cfg.Conntrack.Min = ptr[int32](100), ptr[int32](100)
-	if errs := m.Apply(cfg); len(errs) > 0 {
+	cfg := &v1alpha1.KubeProxyConntrackConfiguration{}
+	cfg.MaxPerCore, cfg.Min = ptr[int32](100), ptr[int32](100)
+	if errs := m.SetConntrack(cfg); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	if n := m.content(t, netfilter+"max"); n != "900000" {
@@ -96,14 +95,14 @@ func TestApplyNeverLowersALimit(t *testing.T) {
 	}
 }
 
-// TestApplyGoesOn: kubernetes#24027, a limit that cannot be written is no
+// TestSetConntrackGoesOn: kubernetes#24027, a limit that cannot be written is no
 // reason not to write the rest, or not to start.
-func TestApplyGoesOn(t *testing.T) {
+func TestSetConntrackGoesOn(t *testing.T) {
 	m := machine(t, map[string]string{netfilter + "udp_timeout": "30", netfilter + "max": "garbage", online: "0"})
-	cfg := &v1alpha1.KubeProxyConfiguration{}
-	cfg.Conntrack.MaxPerCore = ptr[int32](1000)
-	cfg.Conntrack.UDPTimeout.Duration = 10 * time.Second
-	errs := m.Apply(cfg)
+	cfg := &v1alpha1.KubeProxyConntrackConfiguration{}
+	cfg.MaxPerCore = ptr[int32](1000)
+	cfg.UDPTimeout.Duration = 10 * time.Second
+	errs := m.SetConntrack(cfg)
 	if len(errs) != 2 || !strings.Contains(errs[1].Error(), "set /"+hashsize+" to 250: no such file or directory") {
 		t.Errorf("errors %v, want one for the limit and one for the missing hash size", errs)
 	}
