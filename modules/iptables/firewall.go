@@ -91,17 +91,20 @@ func refusal(rs routes) (dataplane.Action, bool) {
 	return all, true
 }
 
-// answer is the target that gives a refusal to flows of the ServicePort.
-func (w *writer) answer(a dataplane.Action) netfilter.Target {
+// refuseBy makes a rule give an answer. A reset needs to know the protocol.
+func (w *writer) refuseBy(r netfilter.Rule, a dataplane.Action) netfilter.Rule {
 	switch {
 	case a == dataplane.Drop:
-		return netfilter.Drop()
+		r.Target = netfilter.Drop()
 	case a != dataplane.Reject:
-		return netfilter.Return()
+		r.Target = netfilter.Return()
 	case w.sp.Name.Protocol == dataplane.TCP:
-		return netfilter.Reject(netfilter.TCPReset)
+		r.Protocol = netfilter.Is(dataplane.TCP)
+		r.Target = netfilter.Reject(netfilter.TCPReset)
+	default:
+		r.Target = netfilter.Reject(netfilter.PortUnreachable(w.family))
 	}
-	return netfilter.Reject(netfilter.PortUnreachable(w.family))
+	return r
 }
 
 // denyChain is a chain of the filter table that drops the flows of sources that
@@ -130,12 +133,11 @@ func (w *writer) denial(s *dataplane.SourceRanges, rs routes) netfilter.Target {
 }
 
 func (w *writer) denyRules(s *dataplane.SourceRanges, actions [3]dataplane.Action) []netfilter.Rule {
-	node := fromNode()
-	node.Target = w.answer(actions[dataplane.FromNode])
+	node := actions[dataplane.FromNode]
 	if s != nil && !s.Node {
-		node.Target = netfilter.Drop()
+		node = dataplane.Drop
 	}
-	rules := []netfilter.Rule{node}
+	rules := []netfilter.Rule{w.refuseBy(fromNode(), node)}
 	if s == nil {
 		return append(rules, w.denyOrigins(netip.Prefix{}, actions)...)
 	}
@@ -149,15 +151,14 @@ func (w *writer) denyRules(s *dataplane.SourceRanges, actions [3]dataplane.Actio
 // the range is not valid.
 func (w *writer) denyOrigins(from netip.Prefix, actions [3]dataplane.Action) []netfilter.Rule {
 	var rules []netfilter.Rule
-	outside := netfilter.Rule{Target: w.answer(actions[dataplane.FromOutside])}
+	var outside netfilter.Rule
 	if from.IsValid() {
 		outside.Source = netfilter.MatchPrefix(from)
 	}
 	if pod, ok := w.local.podWithin(from); ok && actions[dataplane.FromPod] != actions[dataplane.FromOutside] {
-		pod.Target = w.answer(actions[dataplane.FromPod])
-		rules = append(rules, pod)
+		rules = append(rules, w.refuseBy(pod, actions[dataplane.FromPod]))
 	}
-	return append(rules, outside)
+	return append(rules, w.refuseBy(outside, actions[dataplane.FromOutside]))
 }
 
 // podWithin matches the flows of pods within a source range.

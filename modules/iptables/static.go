@@ -84,14 +84,17 @@ func (f frame) head(id chainID) []netfilter.Rule {
 
 // tail is what stands after them.
 func (f frame) tail(id chainID) []netfilter.Rule {
-	if id != (chainID{netfilter.NAT, chainServices}) {
-		return nil
+	switch id {
+	case natServices():
+		return []netfilter.Rule{{
+			Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain",
+			Sets:    f.in(setNodeIP, "dst", false),
+			Target:  netfilter.Jump(chainNodePorts),
+		}}
+	case chainID{netfilter.Filter, chainNodePorts}:
+		return f.refusedNodePorts()
 	}
-	return []netfilter.Rule{{
-		Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain",
-		Sets:    f.in(setNodeIP, "dst", false),
-		Target:  netfilter.Jump(chainNodePorts),
-	}}
+	return nil
 }
 
 // in matches a shared set.
@@ -158,9 +161,10 @@ func (f frame) forward() []netfilter.Rule {
 	)
 }
 
-// nodePorts opens the healthCheckNodePorts and refuses NodePorts.
+// nodePorts opens the healthCheckNodePorts, and lets go what is no new flow to
+// a NodePort.
 func (f frame) nodePorts() []netfilter.Rule {
-	rules := []netfilter.Rule{
+	return []netfilter.Rule{
 		{
 			Protocol: netfilter.Is(dataplane.TCP),
 			Comment:  "kubernetes health check service ports",
@@ -174,6 +178,11 @@ func (f frame) nodePorts() []netfilter.Rule {
 		translated(),
 		{Sets: f.in(setNodeIP, "dst", true), Target: netfilter.Return()},
 	}
+}
+
+// refusedNodePorts refuses by set. It comes after NodePorts with source ranges.
+func (f frame) refusedNodePorts() []netfilter.Rule {
+	var rules []netfilter.Rule
 	for _, p := range protocols() {
 		rules = append(
 			rules,
