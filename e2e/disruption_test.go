@@ -132,19 +132,18 @@ const foreign = "E2E-FOREIGN"
 func addForeignRules(ctx context.Context, n cluster.Node, program string) {
 	GinkgoHelper()
 	for table, hook := range map[string]string{"nat": "PREROUTING", "filter": "FORWARD", "mangle": "PREROUTING"} {
-		run := func(args ...string) error {
+		run := func(ctx context.Context, args ...string) {
+			GinkgoHelper()
 			_, err := c.Exec(ctx, n.Name, append([]string{program, "--wait", "-t", table}, args...)...)
-			return err
+			Expect(err).NotTo(HaveOccurred())
 		}
 		jump := []string{hook, "-p", "tcp", "--dport", "9", "-m", "comment", "--comment", "theirs", "-j", foreign}
-		Expect(run("-N", foreign)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(run(append([]string{"-D"}, jump...)...)).To(Succeed())
-			Expect(run("-F", foreign)).To(Succeed())
-			Expect(run("-X", foreign)).To(Succeed())
-		})
-		Expect(run("-A", foreign, "-m", "comment", "--comment", "theirs", "-j", "RETURN")).To(Succeed())
-		Expect(run(append([]string{"-A"}, jump...)...)).To(Succeed())
+		run(ctx, "-N", foreign)
+		DeferCleanup(func(ctx SpecContext) { run(ctx, "-X", foreign) })
+		run(ctx, "-A", foreign, "-m", "comment", "--comment", "theirs", "-j", "RETURN")
+		DeferCleanup(func(ctx SpecContext) { run(ctx, "-F", foreign) })
+		run(ctx, append([]string{"-A"}, jump...)...)
+		DeferCleanup(func(ctx SpecContext) { run(ctx, append([]string{"-D"}, jump...)...) })
 	}
 }
 

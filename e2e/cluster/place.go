@@ -129,13 +129,16 @@ func parseDial(raw []byte, tries int) ([]string, error) {
 // patience is how long a place that is ours waits for an answer.
 const patience = 2 * time.Second
 
+// separator stands between answers, which may have lines and blanks.
+const separator = "\x1e"
+
 // FromNode asks from the node itself.
 func (c *Cluster) FromNode(n Node) Place {
 	return Place{Name: "node " + n.Name, Addrs: n.Addrs, ask: func(ctx context.Context, q Question) ([]string, error) {
 		if q.UDP {
 			return nil, errors.New("a node has no client for UDP: ask from a hostNetwork pod")
 		}
-		script := fmt.Sprintf("for i in $(seq %d); do curl --silent --show-error --max-time %d '%s' || exit; echo; done",
+		script := fmt.Sprintf("for i in $(seq %d); do curl --silent --show-error --max-time %d '%s' || exit; printf '\\036'; done",
 			q.tries(), int(patience.Seconds()), q.url())
 		out, err := c.Exec(ctx, n.Name, "sh", "-c", script)
 		var exit *exec.ExitError
@@ -147,7 +150,7 @@ func (c *Cluster) FromNode(n Node) Place {
 				err = fmt.Errorf("%w: %w", ErrSilent, err)
 			}
 		}
-		return strings.Fields(out), err
+		return strings.Split(strings.TrimSuffix(out, separator), separator), err
 	}}
 }
 
