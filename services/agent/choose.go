@@ -33,12 +33,10 @@ type chooser struct {
 
 func newChooser(opts *config.Options, modes []dataplane.Mode, machine kernel.Machine, log *slog.Logger) *chooser {
 	c := &chooser{
-		modes: remembered(modes), kernel: []dataplane.Family{dataplane.IPv4}, proxy: string(opts.Proxy.Mode),
+		modes: remembered(modes), kernel: machine.UsableFamilies(), proxy: string(opts.Proxy.Mode),
 		noOther: opts.Agent.ModeFallback == config.Error, log: log,
 	}
-	if machine.HasIPv6() {
-		c.kernel = append(c.kernel, dataplane.IPv6)
-	} else {
+	if !slices.Contains(c.kernel, dataplane.IPv6) {
 		log.Info("The kernel has no IPv6: serving IPv4 only")
 	}
 	return c

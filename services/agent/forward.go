@@ -74,7 +74,6 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	}
 	a.choice.Store(&c)
 	a.metrics.Mode(c.wanted, c.mode.Name)
-	a.teller.node.UID = node.UID
 	a.teller.started()
 	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", fmt.Sprint(c.families))
 	if c.fellBack() {

@@ -62,11 +62,12 @@ func unbuilt(name string) dataplane.Mode {
 }
 
 // Cleanup removes what all modes, and a kube-proxy before them, have made in
-// the kernel, in both families. The error names everything that is left.
-func Cleanup(ctx context.Context, modes []dataplane.Mode) error {
+// the kernel, in the families that it knows. The error names everything that is
+// left.
+func Cleanup(ctx context.Context, modes []dataplane.Mode, families []dataplane.Family) error {
 	var errs []error
 	for _, m := range modes {
-		for _, f := range dataplane.Families() {
+		for _, f := range families {
 			errs = append(errs, m.Cleanup(ctx, f))
 		}
 	}

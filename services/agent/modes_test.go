@@ -51,7 +51,7 @@ func TestCleanupTriesEverything(t *testing.T) {
 			return nil
 		}}
 	}
-	err := Cleanup(t.Context(), []dataplane.Mode{mode("a", errors.New("chain X is left")), mode("b", nil)})
+	err := Cleanup(t.Context(), []dataplane.Mode{mode("a", errors.New("chain X is left")), mode("b", nil)}, dataplane.Families())
 	if want := "aIPv4 aIPv6 bIPv4 bIPv6"; strings.Join(tried, " ") != want {
 		t.Errorf("tried %s, want %s", tried, want)
 	}
@@ -60,7 +60,7 @@ func TestCleanupTriesEverything(t *testing.T) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
 	}
-	if err := Cleanup(t.Context(), []dataplane.Mode{mode("c", nil)}); err != nil {
+	if err := Cleanup(t.Context(), []dataplane.Mode{mode("c", nil)}, dataplane.Families()); err != nil {
 		t.Error(err)
 	}
 }

@@ -95,14 +95,20 @@ func (m Machine) ConntrackLiberal() bool {
 	return err == nil && n != 0
 }
 
-// HasIPv6 tells whether the kernel has IPv6 and has not been told to do
-// without.
-func (m Machine) HasIPv6() bool {
+// Families are those that the kernel knows, in use or not.
+func (m Machine) Families() []dataplane.Family {
 	if _, err := os.Stat(path.Join(m.Root, "proc/net/if_inet6")); err != nil {
-		return false
+		return []dataplane.Family{dataplane.IPv4}
 	}
-	n, err := m.read("proc/sys/net/ipv6/conf/all/disable_ipv6")
-	return err != nil || n == 0
+	return dataplane.Families()
+}
+
+// UsableFamilies are those that the kernel has not been told to do without.
+func (m Machine) UsableFamilies() []dataplane.Family {
+	if n, err := m.read("proc/sys/net/ipv6/conf/all/disable_ipv6"); err == nil && n != 0 {
+		return []dataplane.Family{dataplane.IPv4}
+	}
+	return m.Families()
 }
 
 // CheckForwarding returns an error if the kernel does not pass on packets of a

@@ -132,15 +132,16 @@ func TestConntrackMax(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	const inet6, disabled = "proc/net/if_inet6", "proc/sys/net/ipv6/conf/all/disable_ipv6"
 	for name, test := range map[string]struct {
-		files map[string]string
-		want  bool
+		files         map[string]string
+		known, usable int
 	}{
-		"without":       {nil, false},
-		"with":          {map[string]string{inet6: "", disabled: "0"}, true},
-		"told to do so": {map[string]string{inet6: "", disabled: "1"}, false},
+		"without IPv6":  {nil, 1, 1},
+		"with IPv6":     {map[string]string{inet6: "", disabled: "0"}, 2, 2},
+		"told to do so": {map[string]string{inet6: "", disabled: "1"}, 2, 1},
 	} {
-		if have := machine(t, test.files).HasIPv6(); have != test.want {
-			t.Errorf("a kernel %s IPv6: %v", name, have)
+		m := machine(t, test.files)
+		if known, usable := len(m.Families()), len(m.UsableFamilies()); known != test.known || usable != test.usable {
+			t.Errorf("a kernel %s: %d families, %d of them usable", name, known, usable)
 		}
 	}
 	m := machine(t, map[string]string{"proc/sys/net/ipv4/ip_forward": "0", "proc/sys/net/ipv6/conf/all/forwarding": "1"})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/portway/portway/services/agent"
 	"github.com/portway/portway/services/agent/config"
+	"github.com/portway/portway/services/agent/kernel"
 )
 
 func main() {
@@ -77,7 +78,7 @@ func run(ctx context.Context, opts *config.Options, log *slog.Logger) error {
 		return err
 	}
 	if opts.Cleanup {
-		return agent.Cleanup(ctx, agent.Modes())
+		return agent.Cleanup(ctx, agent.Modes(), kernel.Machine{Root: "/"}.Families())
 	}
 	return agent.Run(ctx, opts, agent.Modes(), log)
 }
