@@ -23,7 +23,7 @@ type Rule struct {
 func Layers() [][]string {
 	return [][]string{
 		{"modules/dataplane"},
-		{"modules/netfilter"},
+		{"modules/netfilter", "modules/relay"},
 		{"modules/servicecache", "modules/iptables", "modules/conntrack", "modules/healthcheck"},
 		{"services/agent", "services/ctl"},
 	}
@@ -43,7 +43,7 @@ func Rules() []Rule {
 				return ours(to) && !sameModule(from, to) && !(inProduct(to) && layer(to) < layer(from))
 			},
 			Tests: true,
-			Reason: "imports point one way, services -> servicecache, planes, conntrack, healthcheck -> netfilter -> dataplane, " +
+			Reason: "imports point one way, services -> servicecache, planes, conntrack, healthcheck -> netfilter, relay -> dataplane, " +
 				"and planes never import each other: a mode can be added or removed without touching another",
 		},
 		{
