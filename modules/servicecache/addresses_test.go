@@ -162,6 +162,15 @@ func TestExternalIPPolicy(t *testing.T) {
 	}
 }
 
+// kubernetes#66966: an externalIP that is a node's address takes its port and
+// no other.
+func TestExternalIPOfNode(t *testing.T) {
+	const other = "192.168.0.7" // another node
+	expect(t, build(newCache(t, testConfig(), backed(externalIPs(nodeIP4, other))...)),
+		"out "+nodeIP4+":80 => 10.244.1.1:8080 masq=yes", "out "+nodeIP4+":22 => not ours", "out "+nodeIP4+":30080 => 10.244.1.1:8080 masq=yes",
+		"pod "+other+":80 => 10.244.1.1:8080 masq=yes", "pod "+other+":22 => not ours", "node "+other+":22 => not ours")
+}
+
 func TestNodePortAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		list     []string

@@ -100,3 +100,28 @@ func TestCostOfOneChange(t *testing.T) {
 		t.Errorf("%.0f allocations among 50 Services, %.0f among 5000", few, lots)
 	}
 }
+
+// kubernetes#8891: what is gone leaves nothing behind.
+func TestNothingStays(t *testing.T) {
+	c := newCache(t, testConfig())
+	for round := range 3 {
+		for i := range 20 {
+			s := manyService(i)
+			s.Spec.ExternalIPs = []string{extIP}
+			if i%3 == round {
+				s.Labels = map[string]string{proxyNameLabel: "x"}
+			}
+			set(t, c, s, manySlice(i, 3, round))
+		}
+		build(c)
+		for i := range 20 {
+			c.DeleteEndpointSlice("ns", fmt.Sprintf("s%d-1", i))
+			c.DeleteService(dataplane.ServiceName{Namespace: "ns", Name: fmt.Sprintf("s%d", i)})
+		}
+		s := build(c)
+		left := len(c.entries) + len(c.slices) + len(c.claims) + len(c.serviceIPs) + len(c.ignoredIPs) + len(c.dirty) + len(c.dirtyIPs)
+		if left != 0 || s.Len() != 0 {
+			t.Errorf("round %d leaves %d things in the cache and %d ServicePorts", round, left, s.Len())
+		}
+	}
+}
