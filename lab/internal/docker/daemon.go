@@ -162,7 +162,8 @@ func (d Daemon) removeRunDir() error {
 	}
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], d.RunDir+"/") {
-			if err := syscall.Unmount(f[1], syscall.MNT_DETACH); err != nil {
+			err := syscall.Unmount(f[1], syscall.MNT_DETACH)
+			if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) { // those: gone meanwhile
 				return fmt.Errorf("unmount %s: %w", f[1], err)
 			}
 		}

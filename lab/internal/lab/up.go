@@ -138,6 +138,7 @@ func (u *up) planOnDocker(ctx context.Context) error {
 // resume goes on with the lab of an earlier run, which must be the same one.
 func (u *up) resume(ctx context.Context, before State, o cluster.Options) error {
 	u.state = before
+	u.state.Options = o
 	if before.OwnDaemon && !u.daemon("").Running() {
 		return nil // the machine was restarted: the steps start all again
 	}
@@ -152,7 +153,7 @@ func (u *up) resume(ctx context.Context, before State, o cluster.Options) error 
 	if exists && before.Options != o {
 		return fmt.Errorf("the lab is up with %s: make lab-down first", before.Options)
 	}
-	u.reuse, u.state.Options = exists, o
+	u.reuse = exists
 	return nil
 }
 
