@@ -1,0 +1,64 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/portway/portway/modules/dataplane"
+)
+
+// OpenHost gives access to the kernel through the back end of that name, or
+// through the one that this node uses already if it is empty.
+func OpenHost(ctx context.Context, f dataplane.Family, backend string, lockWait time.Duration) (*Host, error) {
+	if backend == "" {
+		b, err := Detect(ctx, f)
+		return NewHost(b, lockWait), err
+	}
+	all, err := Backends(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(all))
+	for i, b := range all {
+		if b.Name == backend {
+			return NewHost(b, lockWait), nil
+		}
+		names[i] = b.Name
+	}
+	return nil, fmt.Errorf("the iptables back end %q is not installed: there is %s", backend, strings.Join(names, " and "))
+}
+
+// RemoveFromAll removes what is owned from every back end, and then the sets,
+// which belong to none of them.
+func RemoveFromAll(ctx context.Context, f dataplane.Family, o Owned, lockWait time.Duration) error {
+	all, err := Backends(ctx, f)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range all {
+		errs = append(errs, Remove(ctx, NewHost(b, lockWait), Owned{Chain: o.Chain, Rule: o.Rule}))
+	}
+	errs = append(errs, Remove(ctx, NewHost(all[0], lockWait), Owned{Set: o.Set}))
+	return errors.Join(errs...)
+}
+
+// LocalAddresses asks this network namespace which addresses it has.
+func LocalAddresses() (func(netip.Addr) bool, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of this node: %w", err)
+	}
+	has := make(map[netip.Addr]bool)
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			has[p.Addr().Unmap()] = true
+		}
+	}
+	return func(a netip.Addr) bool { return has[a] }, nil
+}
