@@ -233,14 +233,27 @@ func (r *Reconciler) log(res SyncResult, l *lane) {
 		return
 	}
 	log.Debug("Synced", "writes", res.Report.Writes, "full", res.Report.Full, "duration", res.Duration)
-	for _, f := range res.Report.Failed {
+	logSome(res.Report.Failed, func(f Failure) {
 		log.Error("Service port could not be programmed", "servicePort", f.Name.String(), "err", f.Err)
-	}
+	}, func(more int) { log.Error("More service ports could not be programmed", "count", more) })
+	logSome(res.Report.Repaired, func(d Difference) {
+		log.Warn("Repaired what somebody else changed", "difference", d.String())
+	}, func(more int) { log.Warn("Repaired more of what somebody else changed", "count", more) })
 	for _, w := range res.Report.Warnings {
 		log.Warn(w)
 	}
-	for _, d := range res.Report.Repaired {
-		log.Warn("Repaired what somebody else changed", "difference", d.String())
+}
+
+// maxLogged is how many lines of a kind one Sync may log: a broken node must
+// not fill its disk (kubernetes#48052).
+const maxLogged = 20
+
+func logSome[T any](all []T, one func(T), rest func(more int)) {
+	for _, x := range all[:min(len(all), maxLogged)] {
+		one(x)
+	}
+	if more := len(all) - maxLogged; more > 0 {
+		rest(more)
 	}
 }
 

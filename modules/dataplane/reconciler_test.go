@@ -3,7 +3,9 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,7 @@ type memoryPlane struct {
 	takes    time.Duration // virtual time that a Sync needs
 	again    time.Duration
 	canceled bool
+	report   Report // what a Sync reports besides
 }
 
 type planeCall struct {
@@ -44,7 +47,8 @@ func (p *memoryPlane) Sync(ctx context.Context, r SyncRequest) (Report, error) {
 		}
 	}
 	p.applied = r.Want
-	rep := Report{Full: r.Distrust}
+	rep := p.report
+	rep.Full = r.Distrust
 	if p.again > 0 {
 		rep.Again = r.Now.Add(p.again)
 		p.again = 0
@@ -319,6 +323,26 @@ func TestReconcilerAuditAndExplainRunBetweenSyncs(t *testing.T) {
 		pass(time.Second)
 		if _, err := r.Audit(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("an Audit that cannot start in time: %v", err)
+		}
+	})
+}
+
+// kubernetes#48052: a failure that repeats must not fill the disk.
+func TestReconcilerLogsAFewOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		p := &memoryPlane{report: Report{
+			Failed:   make([]Failure, 10000),
+			Repaired: make([]Difference, 10000),
+			Warnings: []string{"the other back end"},
+		}}
+		r, stop := running(t, ReconcilerConfig{Log: slog.New(slog.NewTextHandler(&out, nil))}, p)
+		r.Publish(edited(t, 1)[0])
+		pass(time.Second)
+		stop()
+		lines := strings.Count(out.String(), "\n")
+		if lines > 50 || strings.Count(out.String(), "count=9980") != 2 || !strings.Contains(out.String(), "the other back end") {
+			t.Errorf("%d lines:\n%s", lines, out.String())
 		}
 	})
 }
