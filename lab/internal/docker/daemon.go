@@ -171,5 +171,10 @@ func (d Daemon) removeRunDir() error {
 	if err := os.RemoveAll(d.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
+	// dockerd and its shims use these whatever their configuration says. Another
+	// Docker's are not empty, and stay.
+	for _, dir := range []string{"/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd"} {
+		_ = os.Remove(dir)
+	}
 	return nil
 }
