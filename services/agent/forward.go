@@ -38,7 +38,7 @@ func (a *agent) forward(ctx context.Context) error {
 	}
 	defer a.close(planes)
 	r := a.newReconciler(ctx, planes)
-	source, err := a.newSource(r, c.families)
+	source, err := a.newSource(r)
 	if err != nil {
 		return err
 	}
@@ -74,6 +74,7 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	}
 	a.choice.Store(&c)
 	a.metrics.Mode(c.wanted, c.mode.Name)
+	a.metrics.Serving(c.families)
 	a.teller.started()
 	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", fmt.Sprint(c.families))
 	if c.fellBack() {
@@ -158,7 +159,7 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult) {
 	}
 }
 
-func (a *agent) newSource(r *dataplane.Reconciler, families []dataplane.Family) (*servicecache.Source, error) {
+func (a *agent) newSource(r *dataplane.Reconciler) (*servicecache.Source, error) {
 	cfg := cacheConfig(a.opts, a.node, a.started)
 	if cfg.DetectLocal == servicecache.DetectNone {
 		a.log.Warn("detectLocalMode is ClusterCIDR and no clusterCIDR is given: no traffic is known to be from pods")
@@ -166,7 +167,7 @@ func (a *agent) newSource(r *dataplane.Reconciler, families []dataplane.Family) 
 	return servicecache.NewSource(a.client, cfg, servicecache.Listener{
 		Publish: func(s *dataplane.Snapshot) {
 			a.published.Store(s)
-			a.metrics.Published(s, families)
+			a.metrics.Published(s)
 			r.Publish(s)
 		},
 		Report: a.teller.problem,

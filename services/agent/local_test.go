@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -107,7 +108,7 @@ func ask(h http.Handler, path string) (int, string) {
 func TestExplainAnswer(t *testing.T) {
 	h := askable(t, &plane{})
 	code, body := ask(h, "/explain?proto=tcp&src=10.244.1.2:5000&iface=vethc&dst=10.96.0.10:80")
-	const want = `{"flow":"TCP 10.244.1.2:5000 -\u003e 10.96.0.10:80 from vethc","planes":[{"plane":"test IPv4",` +
+	const want = `{"flow":"TCP 10.244.1.2:5000 -> 10.96.0.10:80 from vethc","planes":[{"plane":"test IPv4",` +
 		`"should":{"action":"forward","origin":"outside","reason":"Cluster endpoints","servicePort":"shop/web:http/TCP","frontend":"ClusterIP",` +
 		`"endpoints":[{"address":"10.244.1.11:8080","masquerade":"no"}]},` +
 		`"does":[{"action":"forward","endpoint":"10.244.1.11:8080","masqueraded":false,"probability":1}],"agree":true}]}`
@@ -122,11 +123,11 @@ func compact(t *testing.T, text string) string {
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	out, err := json.Marshal(v)
-	if err != nil {
+	var out bytes.Buffer
+	if err := json.Compact(&out, v); err != nil {
 		t.Fatal(err)
 	}
-	return string(out)
+	return out.String()
 }
 
 func TestExplainDisagreement(t *testing.T) {

@@ -115,5 +115,6 @@ func writeJSON(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(body) // the asker has left: nobody to tell
+	e.SetEscapeHTML(false) // it is no HTML
+	_ = e.Encode(body)     // the asker has left: nobody to tell
 }

@@ -17,9 +17,10 @@ type changes struct {
 	pendingServices, pendingEndpoints prometheus.Gauge
 	lastQueued, noLocal               *prometheus.GaugeVec
 
-	mu      sync.Mutex
-	last    *dataplane.Snapshot
-	waiting map[string]bool // families in which a change is not in force yet
+	mu       sync.Mutex
+	families []dataplane.Family
+	last     *dataplane.Snapshot
+	waiting  map[string]bool // families in which a change is not in force yet
 }
 
 func newChanges(f factory) changes {
@@ -34,15 +35,13 @@ func newChanges(f factory) changes {
 	}
 }
 
-// Published counts what a new snapshot changes for the families served.
-func (m *changes) Published(s *dataplane.Snapshot, families []dataplane.Family) {
+// Published counts what a new snapshot changes.
+func (m *changes) Published(s *dataplane.Snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, f := range families {
+	for _, f := range m.families {
 		m.lastQueued.WithLabelValues(f.String()).Set(seconds(time.Now()))
 		m.waiting[f.String()] = true
-		m.noLocal.WithLabelValues("internal", f.String()).Add(0) // there from the start
-		m.noLocal.WithLabelValues("external", f.String()).Add(0)
 	}
 	for c := range s.ChangesSince(m.last) {
 		total, pending := m.services, m.pendingServices

@@ -81,6 +81,22 @@ func (m *Metrics) Handler() http.Handler {
 // Gatherer gives access to what has been counted.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
+// Serving notes the families that are served. What is counted for them is 0
+// from then on, and not absent until it happens.
+func (m *Metrics) Serving(families []dataplane.Family) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.families = families
+	for _, f := range families {
+		for _, c := range []*prometheus.CounterVec{m.writes, m.repaired, m.restoreFailures, m.partialFailures, m.cleaned} {
+			c.WithLabelValues(f.String())
+		}
+		m.failedPorts.WithLabelValues(f.String())
+		m.noLocal.WithLabelValues("internal", f.String())
+		m.noLocal.WithLabelValues("external", f.String())
+	}
+}
+
 // Synced counts a Sync.
 func (m *Metrics) Synced(res dataplane.SyncResult) {
 	f := res.Plane.Family.String()

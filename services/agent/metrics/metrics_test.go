@@ -19,7 +19,8 @@ func idle() (time.Time, bool) { return time.Time{}, false }
 // TestNames holds the names that dashboards of kube-proxy ask for.
 func TestNames(t *testing.T) {
 	m := New("v0", idle)
-	m.Published(snapshot(t, nil, port("a", "10.0.0.1:80")), dataplane.Families())
+	m.Serving(dataplane.Families())
+	m.Published(snapshot(t, nil, port("a", "10.0.0.1:80")))
 	result := dataplane.SyncResult{
 		Plane: dataplane.NamedPlane{Family: dataplane.IPv4}, Want: m.last, Start: time.Now(),
 		Triggers: []time.Time{time.Now()}, Report: dataplane.Report{Full: true, Failed: []dataplane.Failure{{}}},
@@ -108,7 +109,7 @@ func snapshot(t *testing.T, from *dataplane.Snapshot, ports ...*dataplane.Servic
 
 func TestChanges(t *testing.T) {
 	m := New("v0", idle)
-	both := dataplane.Families()
+	m.Serving(dataplane.Families())
 	expect := func(services, endpoints, pendingServices, pendingEndpoints float64) {
 		t.Helper()
 		for name, v := range map[string][2]float64{
@@ -123,10 +124,10 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	first := snapshot(t, nil, port("a", "10.0.0.1:80"), port("b", "10.0.0.3:80"))
-	m.Published(first, both)
+	m.Published(first)
 	expect(2, 0, 2, 0)
 	second := snapshot(t, first, port("a", "10.0.0.2:80"))
-	m.Published(second, both)
+	m.Published(second)
 	expect(2, 1, 2, 1)
 
 	done := func(f dataplane.Family, s *dataplane.Snapshot) {
@@ -143,11 +144,11 @@ func TestNoLocalEndpointsIsCountedUpAndDown(t *testing.T) {
 	m := New("v0", idle)
 	count := func() float64 { return testutil.ToFloat64(m.noLocal.WithLabelValues("external", "IPv4")) }
 	first := snapshot(t, nil, withoutLocal("a"), port("b", "10.0.0.1:80"))
-	m.Published(first, nil)
+	m.Published(first)
 	if n := count(); n != 1 {
 		t.Errorf("%v ports without local endpoints, want 1", n)
 	}
-	m.Published(snapshot(t, first, port("a", "10.0.0.1:80")), nil)
+	m.Published(snapshot(t, first, port("a", "10.0.0.1:80")))
 	if n := count(); n != 0 {
 		t.Errorf("%v ports without local endpoints, want none", n)
 	}
@@ -191,11 +192,11 @@ func TestSeriesDoNotGrow(t *testing.T) {
 	}
 	publish := func(name string) {
 		s = snapshot(t, s, withoutLocal(name))
-		m.Published(s, dataplane.Families())
+		m.Published(s)
 		b := s.Edit()
 		b.Delete(withoutLocal(name).Name)
 		s, _ = b.Build()
-		m.Published(s, dataplane.Families())
+		m.Published(s)
 	}
 	publish("a")
 	before := series()
