@@ -18,7 +18,7 @@ MODULES := $(shell sed -n 's,^\t*\(use \)\{0\,1\}\./,,p' go.work)
 KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables
 
 # Where goroutines share state, tests run under the race detector.
-RACE := modules/servicecache modules/healthcheck modules/conntrack services/agent
+RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
 
 patterns = $(patsubst %,./%/...,$(1))
 
