@@ -33,7 +33,8 @@ type Capability string
 const (
 	// KeepSource: a flow that needs no masquerade arrives with its own source.
 	KeepSource Capability = "keep-source"
-	// KeepFlows: established flows survive the end of the process.
+	// KeepFlows: the kernel goes on without the process: established flows
+	// survive its end, and new ones are served.
 	KeepFlows Capability = "keep-flows"
 	// AffinityByPort: affinity binds a client for each Service port and pool
 	// separately.

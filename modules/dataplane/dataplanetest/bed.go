@@ -22,6 +22,9 @@ type bed struct {
 	want   *dataplane.Snapshot
 	planes map[dataplane.Family]dataplane.Plane
 	held   []held
+	// orphaned: no process of a mode without KeepFlows lives, so flows that it
+	// let through may be refused or lost.
+	orphaned bool
 }
 
 // newBed builds a rig for states with the given Detect, with what others have on

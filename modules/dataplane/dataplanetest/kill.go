@@ -57,9 +57,11 @@ func kill(t *rapid.T, cfg Config, test string) {
 	if err := b.runVictim(test, life); err != nil {
 		b.fail("%v", err)
 	}
+	b.orphaned = !cfg.Mode.Has(dataplane.KeepFlows)
 	if wrong := b.misled(shotsOf(t, b, 150), old, b.want); len(wrong) > 0 {
 		b.fail("a process killed after %v leaves flows that end as neither snapshot says:\n%s", life, strings.Join(wrong, "\n"))
 	}
+	b.orphaned = false
 	b.checkHeld()
 	b.open(cfg.Mode.Open)
 	b.mustSync(b.state)

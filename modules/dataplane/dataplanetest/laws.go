@@ -112,7 +112,7 @@ func (b *bed) checkExplained(shots []Shot) {
 	for _, s := range shots {
 		e, err := b.explain(s)
 		if err == nil {
-			err = b.want.Decide(s.Flow).Agrees(e)
+			err = b.want.Decide(s.Flow).Lacking(b.cfg.Mode.Lacks).Agrees(e)
 		}
 		if err != nil {
 			b.fail("explain %s: %v\n%s", s, err, stepsOf(e))
