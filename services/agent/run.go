@@ -65,12 +65,15 @@ func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log 
 		return err
 	}
 	a := &agent{opts: opts, log: log, node: node, client: client, machine: machine, chooser: chooser, started: time.Now()}
+	if err := a.prepare(ctx); err != nil {
+		return err
+	}
+	log.Info("Starting", "version", Version(), "node", node)
 	return a.run(ctx)
 }
 
-func (a *agent) run(ctx context.Context) error {
-	a.log.Info("Starting", "version", Version(), "node", a.node)
-	var err error
+// prepare makes the parts that tell how the others do.
+func (a *agent) prepare(ctx context.Context) (err error) {
 	if a.teller, err = newTeller(ctx, a.client, a.node); err != nil {
 		return err
 	}
@@ -81,13 +84,17 @@ func (a *agent) run(ctx context.Context) error {
 		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unapplied, Answered: a.metrics.Answered,
 	})
 	a.services = healthcheck.NewServers(a.health.Live, a.teller.cannotListen)
+	return nil
+}
 
+// run is everything from then on, until the context ends.
+func (a *agent) run(ctx context.Context) error {
 	g, running := errgroup.WithContext(ctx)
 	for _, s := range a.servers() {
 		g.Go(func() error { return s.run(running) })
 	}
 	g.Go(func() error { return a.forward(running) })
-	err = g.Wait()
+	err := g.Wait()
 	// Whoever asks for a Service's health must not take this node for one that
 	// keeps up.
 	a.services.Sync(context.WithoutCancel(ctx), dataplane.Empty())
