@@ -32,11 +32,7 @@ type nodeFacts struct {
 }
 
 // SetNode adds or replaces the Node object. Those of other nodes are ignored.
-func (c *Cache) SetNode(o *corev1.Node) {
-	if o.Name == c.NodeName {
-		c.setNodeFacts(readNode(o))
-	}
-}
+func (c *Cache) SetNode(o *corev1.Node) { namedFacts{o.Name, readNode(o)}.set(c) }
 
 // DeleteNode tells that the Node object is gone. What it said still counts.
 func (c *Cache) DeleteNode(name string) {
