@@ -42,9 +42,9 @@ func (c Client) Usable(ctx context.Context) bool {
 }
 
 // HasImage reports whether the daemon holds the image.
-func (c Client) HasImage(ctx context.Context, name string) (bool, error) {
-	out, err := c.Output(ctx, "image", "ls", "--quiet", name)
-	return out != "", err
+func (c Client) HasImage(ctx context.Context, name string) bool {
+	_, err := c.Output(ctx, "image", "inspect", "--format={{.Id}}", name)
+	return err == nil
 }
 
 // CanPull reports whether the image could be pulled: a registry that has it

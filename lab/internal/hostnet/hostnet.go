@@ -24,6 +24,7 @@ type Saved struct {
 	Sysctls  map[string]string // path below /proc/sys -> value
 	Policies map[string]string // program -> policy of its FORWARD chain
 	Docker   bool              // another Docker's chains were there
+	Tables   []string          // nftables tables, which iptables makes and never removes
 }
 
 // sysctls are those that dockerd sets for the whole machine.
@@ -60,7 +61,8 @@ func (h Host) Save(ctx context.Context) (Saved, error) {
 		return Saved{}, err
 	}
 	saved.Docker = strings.Contains(out, "\n:DOCKER ")
-	return saved, nil
+	saved.Tables, err = h.tables(ctx)
+	return saved, err
 }
 
 // Guard makes everything that the bridge's containers send beyond the bridge
@@ -133,7 +135,7 @@ func (h Host) Restore(ctx context.Context, saved Saved) error {
 			errs = append(errs, fmt.Errorf("sysctl %s: %w", name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, h.removeEmptyTables(ctx, saved.Tables))...)
 }
 
 func (h Host) removeDockerChains(ctx context.Context) error {

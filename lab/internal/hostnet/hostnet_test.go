@@ -18,7 +18,7 @@ import (
 // refuse what the kernel refuses.
 type fakeTables struct {
 	tables map[string]map[string]*chain // "iptables filter" -> chains
-	log    []string
+	nft    map[string]string            // nftables table -> its listing
 }
 
 type chain struct {
@@ -27,7 +27,7 @@ type chain struct {
 }
 
 func newFake() *fakeTables {
-	f := &fakeTables{tables: map[string]map[string]*chain{}}
+	f := &fakeTables{tables: map[string]map[string]*chain{}, nft: map[string]string{}}
 	for _, program := range programs() {
 		f.tables[program+" filter"] = map[string]*chain{"INPUT": {policy: "ACCEPT"}, "FORWARD": {policy: "ACCEPT"}, "OUTPUT": {policy: "ACCEPT"}}
 		f.tables[program+" nat"] = map[string]*chain{"PREROUTING": {policy: "ACCEPT"}, "OUTPUT": {policy: "ACCEPT"}, "POSTROUTING": {policy: "ACCEPT"}}
@@ -36,7 +36,9 @@ func newFake() *fakeTables {
 }
 
 func (f *fakeTables) Run(_ context.Context, c command.Cmd) (string, error) {
-	f.log = append(f.log, c.String())
+	if c.Args[0] == "nft" {
+		return f.runNFT(c.Args[1:])
+	}
 	args := slices.DeleteFunc(slices.Clone(c.Args[1:]), func(a string) bool { return a == "--wait" || a == "-n" })
 	program, verb, _ := strings.Cut(c.Args[0], "-")
 	switch verb {
@@ -50,6 +52,25 @@ func (f *fakeTables) Run(_ context.Context, c command.Cmd) (string, error) {
 		return "", f.restore(program, string(raw))
 	}
 	return f.one(program+" filter", args)
+}
+
+func (f *fakeTables) runNFT(args []string) (string, error) {
+	if args[1] == "tables" {
+		var out strings.Builder
+		for name := range f.nft {
+			fmt.Fprintf(&out, "table %s\n", name)
+		}
+		return out.String(), nil
+	}
+	name := strings.Join(args[2:], " ")
+	listing, ok := f.nft[name]
+	if !ok {
+		return "", errors.New("no such table")
+	}
+	if args[0] == "delete" {
+		delete(f.nft, name)
+	}
+	return listing, nil
 }
 
 func (f *fakeTables) one(table string, args []string) (string, error) {
@@ -261,5 +282,28 @@ func TestOtherDockerKeepsItsChains(t *testing.T) {
 func TestUnguardOfNothing(t *testing.T) {
 	if err := (Host{Run: newFake()}).Unguard(t.Context(), "br0"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEmptyTablesOfIptablesGo(t *testing.T) {
+	const empty = "table ip nat {\n\tchain OUTPUT {\n\t\ttype nat hook output priority -100; policy accept;\n\t}\n}\n"
+	f := newFake()
+	f.nft["ip raw"] = empty // was there before
+	h := Host{Run: f, Sysctl: t.TempDir()}
+	saved, err := h.Save(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.nft["ip nat"] = empty
+	f.nft["ip mangle"] = "table ip mangle {\n\tchain FORWARD {\n\t\ttype filter hook forward priority mangle; policy accept;\n\t\tcounter accept\n\t}\n}\n"
+	f.nft["ip6 filter"] = "table ip6 filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n"
+	f.nft["inet mine"] = "table inet mine {\n}\n"
+	if err := h.Restore(t.Context(), saved); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"ip raw": true, "ip nat": false, "ip mangle": true, "ip6 filter": true, "inet mine": true} {
+		if _, got := f.nft[name]; got != want {
+			t.Errorf("table %s is there: %v, want %v", name, got, want)
+		}
 	}
 }

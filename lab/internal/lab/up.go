@@ -117,11 +117,7 @@ func (u *up) plan(ctx context.Context, o cluster.Options) error {
 func (u *up) planOnDocker(ctx context.Context) error {
 	if u.source != SourceModules {
 		image := cluster.DefaultImage()
-		have, err := u.docker().HasImage(ctx, image)
-		if err != nil {
-			return err
-		}
-		if have || u.docker().CanPull(ctx, image) {
+		if u.docker().HasImage(ctx, image) || u.docker().CanPull(ctx, image) {
 			return nil
 		}
 		if u.source == SourceRegistry {

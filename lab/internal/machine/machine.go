@@ -35,6 +35,7 @@ func daemonNeeds() []need {
 		{program: "dockerd", pkg: "docker.io"},
 		{program: "runc", pkg: "runc"},
 		{program: "ip", pkg: "iproute2"},
+		{program: "nft", pkg: "nftables"},
 	}
 }
 

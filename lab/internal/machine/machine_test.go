@@ -23,15 +23,15 @@ func TestMissing(t *testing.T) {
 	stat := func(string) (fs.FileInfo, error) { return nil, nil }
 	noFile := func(string) (fs.FileInfo, error) { return nil, absent }
 	needs := append(offlineNeeds(), daemonNeeds()...)
-	all := []string{"docker", "dockerd", "ip", "iptables", "mmdebstrap", "runc"}
+	all := []string{"docker", "dockerd", "ip", "iptables", "mmdebstrap", "nft", "runc"}
 	if got := missing(needs, look(all...), stat); len(got) != 0 {
 		t.Errorf("with everything there, missing %v", got)
 	}
-	want := []string{"debian-archive-keyring", "docker.io", "iproute2", "iptables", "mmdebstrap", "runc"}
+	want := []string{"debian-archive-keyring", "docker.io", "iproute2", "iptables", "mmdebstrap", "nftables", "runc"}
 	if got := missing(needs, look(), noFile); !slices.Equal(got, want) {
 		t.Errorf("with nothing there, missing %v, want %v", got, want)
 	}
-	if got := missing(needs, look("docker", "ip", "iptables", "mmdebstrap", "runc"), stat); !slices.Equal(got, []string{"docker.io"}) {
+	if got := missing(needs, look("docker", "ip", "iptables", "mmdebstrap", "nft", "runc"), stat); !slices.Equal(got, []string{"docker.io"}) {
 		t.Errorf("with Docker's client alone, missing %v", got)
 	}
 }

@@ -76,8 +76,8 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 		return "", err
 	}
 	defer unlock()
-	if have, err := d.HasImage(ctx, name); err != nil || have {
-		return name, err
+	if d.HasImage(ctx, name) {
+		return name, nil
 	}
 	work, err := os.MkdirTemp(m.Store.Dir, "node-image-")
 	if err != nil {
