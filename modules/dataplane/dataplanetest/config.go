@@ -39,6 +39,8 @@ func (c Config) budget() time.Duration {
 	return c.Budget
 }
 
+func (c Config) legacy() bool { return c.Iptables == "legacy" }
+
 // tool is an iptables program of the back end in use, such as
 // iptables-nft-save.
 func (c Config) tool(f dataplane.Family, suffix string) string {

@@ -41,7 +41,8 @@ COMMIT
 COMMIT
 `
 
-// foreignTables are another program's nftables rules.
+// foreignTables are another program's nftables rules. A node with the legacy back
+// end may have a kernel without nftables.
 const foreignTables = `table inet other {
 	chain forward { type filter hook forward priority 0; policy accept; tcp dport 1 drop; }
 }
@@ -54,8 +55,10 @@ func addForeign(ctx context.Context, node *rig.Host, cfg Config) error {
 			return fmt.Errorf("rules of others: %w", err)
 		}
 	}
-	if _, err := node.RunInput(ctx, foreignTables, "nft", "-f", "-"); err != nil {
-		return fmt.Errorf("tables of others: %w", err)
+	if !cfg.legacy() {
+		if _, err := node.RunInput(ctx, foreignTables, "nft", "-f", "-"); err != nil {
+			return fmt.Errorf("tables of others: %w", err)
+		}
 	}
 	if _, err := node.Run(ctx, "ipset", "create", "other", "hash:ip"); err != nil {
 		return fmt.Errorf("sets of others: %w", err)
@@ -67,26 +70,30 @@ func addForeign(ctx context.Context, node *rig.Host, cfg Config) error {
 // random seeds and sizes of sets, and set entries that packets have made.
 var volatile = regexp.MustCompile(`(?m)^#.*\n| ?\[\d+:\d+\]| initval \S+| hashsize \d+|^add .* timeout \d+\n| packets \d+ bytes \d+`)
 
-// dump is the state of the node's kernel in which planes leave traces. Equal
-// states give equal dumps.
-func dump(ctx context.Context, node *rig.Host, cfg Config) (string, error) {
-	commands := [][]string{
+// dumps are the commands that print the state in which planes leave traces.
+func dumps(cfg Config) [][]string {
+	all := [][]string{
 		{"ipset", "save", "-sorted"},
 		{"ip", "-o", "addr"},
 		{"ip", "route", "show", "table", "all"},
 		{"ip", "-6", "route", "show", "table", "all"},
 		{"ip", "rule"},
 		{"ip", "-6", "rule"},
-		{"nft", "list", "tables"},
-		{"nft", "list", "table", "inet", "other"},
+		{"iptables-legacy-save"},
+		{"ip6tables-legacy-save"},
 	}
-	for _, backend := range []string{"nft", "legacy"} {
-		for _, f := range dataplane.Families() {
-			commands = append(commands, []string{Config{Iptables: backend}.tool(f, "-save")})
-		}
+	if !cfg.legacy() {
+		all = append(all, []string{"iptables-nft-save"}, []string{"ip6tables-nft-save"},
+			[]string{"nft", "list", "tables"}, []string{"nft", "list", "table", "inet", "other"})
 	}
+	return all
+}
+
+// dump is the state of the node's kernel in which planes leave traces. Equal
+// states give equal dumps.
+func dump(ctx context.Context, node *rig.Host, cfg Config) (string, error) {
 	var b strings.Builder
-	for _, argv := range commands {
+	for _, argv := range dumps(cfg) {
 		out, err := node.Run(ctx, argv...)
 		if err != nil {
 			return "", fmt.Errorf("dump: %w", err)

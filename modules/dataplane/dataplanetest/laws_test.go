@@ -10,14 +10,19 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
 
-func TestNaivePlaneObeysTheLaws(t *testing.T) {
-	RunLaws(t, Config{
-		Mode:       naiveMode(""),
-		Budget:     3 * time.Second,
-		OpenFaulty: func(fail func() error) Open { return openNaive("", fail) },
-	})
+func onBackends(t *testing.T, test func(*testing.T, Config)) {
+	for _, backend := range []string{"nft", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			cfg := Config{Iptables: backend, Budget: 2 * time.Second}
+			cfg.Mode = naiveMode(cfg, "")
+			cfg.OpenFaulty = func(fail func() error) Open { return openNaive(cfg, "", fail) }
+			test(t, cfg)
+		})
+	}
 }
 
+func TestNaivePlaneObeysTheLaws(t *testing.T) { onBackends(t, RunLaws) }
+
 func TestNaivePlanePlaysTheScenarios(t *testing.T) {
-	RunScenarios(t, Config{Mode: naiveMode("")})
+	onBackends(t, func(t *testing.T, cfg Config) { RunScenarios(t, cfg) })
 }

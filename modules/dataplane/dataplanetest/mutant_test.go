@@ -67,7 +67,7 @@ func TestLawsFindFaults(t *testing.T) {
 		t.Run(cmp.Or(fault, "none"), func(t *testing.T) {
 			t.Parallel()
 			failure := failureOf(t, func(r *recorder) {
-				law.check(newBed(r, Config{Mode: naiveMode(fault)}, state), state)
+				law.check(newBed(r, Config{Mode: naiveMode(Config{}, fault)}, state), state)
 			})
 			if law.want == "" && failure != "" || !strings.Contains(failure, law.want) {
 				t.Errorf("the law finds %q, want %q", failure, law.want)
@@ -92,7 +92,7 @@ func tamperOnce(b *bed, s State) {
 
 func failOnce(b *bed, s State) {
 	fails := true
-	b.open(openNaive("trusts failed writes", func() error {
+	b.open(openNaive(Config{}, "trusts failed writes", func() error {
 		if fails {
 			return errInjected
 		}

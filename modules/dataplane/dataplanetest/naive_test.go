@@ -17,6 +17,7 @@ import (
 // finds them.
 type naive struct {
 	family dataplane.Family
+	node   Config // which back end
 	fault  string
 	fail   func() error
 	want   *dataplane.Snapshot
@@ -24,24 +25,24 @@ type naive struct {
 	saved  string // as read back
 }
 
-func naiveMode(fault string) dataplane.Mode {
+func naiveMode(node Config, fault string) dataplane.Mode {
 	return dataplane.Mode{
 		Name:  "naive",
 		Probe: func(context.Context, dataplane.Family) error { return nil },
-		Open:  openNaive(fault, func() error { return nil }),
+		Open:  openNaive(node, fault, func() error { return nil }),
 		Cleanup: func(ctx context.Context, f dataplane.Family) error {
 			if fault == "leaves its chains" {
 				return nil
 			}
-			p := naive{family: f, fail: func() error { return nil }}
+			p := naive{family: f, node: node, fail: func() error { return nil }}
 			return p.cleanup(ctx)
 		},
 	}
 }
 
-func openNaive(fault string, fail func() error) Open {
+func openNaive(node Config, fault string, fail func() error) Open {
 	return func(_ context.Context, f dataplane.Family) (dataplane.Plane, error) {
-		return &naive{family: f, fault: fault, fail: fail}, nil
+		return &naive{family: f, node: node, fault: fault, fail: fail}, nil
 	}
 }
 
@@ -339,7 +340,7 @@ func (r *rules) addUnclaimed() {
 }
 
 func (p *naive) restore(ctx context.Context, text string) error {
-	cmd := exec.CommandContext(ctx, naiveTool(p.family, "-restore"), "--noflush")
+	cmd := exec.CommandContext(ctx, p.node.tool(p.family, "-restore"), "--noflush")
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s\n%s", err, out, text)
@@ -348,8 +349,6 @@ func (p *naive) restore(ctx context.Context, text string) error {
 }
 
 func (p *naive) save(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, naiveTool(p.family, "-save")).Output()
+	out, err := exec.CommandContext(ctx, p.node.tool(p.family, "-save")).Output()
 	return volatile.ReplaceAllString(string(out), ""), err
 }
-
-func naiveTool(f dataplane.Family, suffix string) string { return Config{}.tool(f, suffix) }

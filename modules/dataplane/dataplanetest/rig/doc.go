@@ -33,7 +33,7 @@
 // xtables lock per rig: rigs do not wait for each other or for the machine.
 //
 // Conntrack forgets to track once the last rule that needs it is gone, and with
-// it established NAT ends; the node has an nft table "rig" that keeps it on. ICMP errors
+// it established NAT ends; the node's nft table "rig" keeps it on. ICMP errors
 // are not rate limited, so that a refusal is never mistaken for silence.
 //
 // # Root or not

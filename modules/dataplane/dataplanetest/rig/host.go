@@ -27,6 +27,7 @@ type Host struct {
 	net   *os.File // the network namespace
 	mnt   *os.File // the mount namespace, one per rig
 	links *netlink.Handle
+	crew  crew
 }
 
 // Addr is the host's address in the family of like.
@@ -39,7 +40,7 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 
 // newHost makes a namespace with the loopback interface up.
 func newHost(name string, mnt *os.File) (*Host, error) {
-	h := &Host{Name: name, mnt: mnt}
+	h := &Host{Name: name, mnt: mnt, crew: newCrew()}
 	var err error
 	if h.Addr4, h.Addr6, err = Addrs(name); err != nil {
 		return nil, err
@@ -82,6 +83,7 @@ func newMountNamespace() (*os.File, error) {
 }
 
 func (h *Host) close() error {
+	h.crew.dismiss()
 	h.links.Close()
 	return h.net.Close()
 }
@@ -154,10 +156,7 @@ func (h *Host) RunInput(ctx context.Context, input string, argv ...string) (stri
 
 // Sysctl reads a network setting such as "net.ipv4.ip_forward".
 func (h *Host) Sysctl(name string) (value string, err error) {
-	err = onThread(func() error {
-		if err := h.enterNetwork(); err != nil {
-			return err
-		}
+	err = h.onNetwork(func() error {
 		b, err := os.ReadFile(sysctlPath(name))
 		value = string(bytes.TrimSpace(b))
 		return err
@@ -176,10 +175,7 @@ func (h *Host) SetSysctl(name, value string) error {
 type setting struct{ name, value string }
 
 func (h *Host) setSysctls(settings []setting) error {
-	return onThread(func() error {
-		if err := h.enterNetwork(); err != nil {
-			return err
-		}
+	return h.onNetwork(func() error {
 		for _, s := range settings {
 			if err := os.WriteFile(sysctlPath(s.name), []byte(s.value), 0o644); err != nil {
 				return fmt.Errorf("%s: set sysctl %s to %q: %w", h.Name, s.name, s.value, err)

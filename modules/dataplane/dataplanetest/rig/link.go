@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -98,10 +99,12 @@ func await(what string, missing func() (string, error)) error {
 	timeout := time.After(awaitTimeout)
 	for {
 		name, err := missing()
-		if err != nil {
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted): // something is changing just now
+			name = "list"
+		case err != nil:
 			return fmt.Errorf("%s: %w", what, err)
-		}
-		if name == "" {
+		case name == "":
 			return nil
 		}
 		select {

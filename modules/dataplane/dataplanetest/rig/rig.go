@@ -76,7 +76,7 @@ func open(opts Options) (*Rig, error) {
 		return nil, err
 	}
 	r := &Rig{opts: opts, mnt: mnt}
-	for _, step := range []func() error{r.addHosts, r.configure, r.joinSegment, r.joinPods, r.address, r.addRoutes, r.keepConntrack} {
+	for _, step := range []func() error{r.addHosts, r.configure, r.joinSegment, r.joinPods, r.address, r.addRoutes, r.introduce, r.keepConntrack} {
 		if err := step(); err != nil {
 			return r, err
 		}

@@ -2,7 +2,6 @@ package rig
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -65,16 +64,6 @@ func (h *Host) ListenUDP(ctx context.Context, addr string) (conn *net.UDPConn, e
 		return err
 	})
 	return conn, err
-}
-
-// onNetwork is Do for functions that only open sockets.
-func (h *Host) onNetwork(f func() error) error {
-	return onThread(func() error {
-		if err := h.enterNetwork(); err != nil {
-			return fmt.Errorf("enter %s: %w", h.Name, err)
-		}
-		return f()
-	})
 }
 
 func localAddr(proto Protocol, source netip.AddrPort) net.Addr {

@@ -82,6 +82,27 @@ func (h *Host) addRouter6(iface string) error {
 	return h.addAddr(iface, netip.PrefixFrom(router6, 64), netlink.SCOPE_LINK)
 }
 
+// introduce makes neighbours known to each other: of a burst of packets to one
+// that is not, the kernel keeps only the first hundred or so.
+func (r *Rig) introduce() error {
+	var pings []func() Result
+	meet := func(h *Host, a addresses) {
+		for _, to := range []netip.Addr{a.v4, a.v6} {
+			pings = append(pings, func() Result { return h.Ping(context.Background(), to, awaitTimeout) })
+		}
+	}
+	for _, pod := range r.Pods() {
+		meet(pod, nodeAddrs)
+	}
+	meet(r.Remote, node2Addrs)
+	meet(r.Node, gatewayAddrs)
+	meet(r.Node, node2Addrs)
+	meet(r.Node2, gatewayAddrs)
+	errs := make([]error, len(pings))
+	Each(len(pings), func(i int) { errs[i] = pings[i]().Err })
+	return errors.Join(errs...)
+}
+
 // PodIface is the node's interface to one of its pods.
 func (r *Rig) PodIface(pod *Host) string { return r.opts.PodIface + pod.Name }
 
@@ -99,18 +120,32 @@ func (r *Rig) InInterface(from *Host) string {
 	return r.PodIface(from)
 }
 
-// keepConntrackRules is a chain that only makes the kernel track connections.
-const keepConntrackRules = `table inet rig {
+// A chain, or a rule, that only makes the kernel track connections.
+const (
+	keepConntrackNFT = `table inet rig {
 	chain keep-conntrack {
 		type filter hook prerouting priority 300; policy accept;
 		ct state established
 	}
 }`
+	keepConntrackLegacy = `*mangle
+-A PREROUTING -m conntrack --ctstate ESTABLISHED -m comment --comment "keep conntrack on"
+COMMIT
+`
+)
 
-// keepConntrack keeps the node tracking connections when no other rule does.
+// keepConntrack keeps the node tracking connections when no other rule does. A
+// kernel without nftables for IP (user-mode-linux) has the older tables.
 func (r *Rig) keepConntrack() error {
-	if _, err := r.Node.RunInput(context.Background(), keepConntrackRules, "nft", "-f", "-"); err != nil {
-		return fmt.Errorf("keep conntrack on: %w", err)
+	ctx := context.Background()
+	_, err := r.Node.RunInput(ctx, keepConntrackNFT, "nft", "-f", "-")
+	if err == nil {
+		return nil
+	}
+	_, err4 := r.Node.RunInput(ctx, keepConntrackLegacy, "iptables-legacy-restore", "--noflush")
+	_, err6 := r.Node.RunInput(ctx, keepConntrackLegacy, "ip6tables-legacy-restore", "--noflush")
+	if err4 != nil || err6 != nil {
+		return fmt.Errorf("keep conntrack on: %w", errors.Join(err, err4, err6))
 	}
 	return nil
 }
