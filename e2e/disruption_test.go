@@ -15,12 +15,15 @@ import (
 
 // What others need too is disturbed here, so nothing else runs meanwhile.
 var _ = Describe("Disruption", Serial, anyFamily, func() {
-	It("loses no request while the agent is killed and started again", anyMode, limit, func(ctx SpecContext) {
+	It("loses no request while the agent is replaced, and while it is killed", anyMode, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
 		w.servers(ctx, "web", 2)
 		svc := w.service(ctx, "web", nodePorts)
 		load := w.load(ctx, svc)
 		for _, client := range clients[:2] {
+			// First replaced, then killed: the kubelet lets a container wait the
+			// longer the more often it has died, and that of a new pod has not.
+			renewAgent(ctx, client.node)
 			killAgent(ctx, client.node)
 		}
 		Expect(load.Stop()).To(Succeed())
@@ -63,7 +66,7 @@ var _ = Describe("Disruption", Serial, anyFamily, func() {
 		w.servers(ctx, "web", 1)
 		svc := w.service(ctx, "web", nodePorts)
 		expectAnswers(ctx, clients[0].pod, http(svc), w.podNames(ctx, "web")...)
-		killAgent(ctx, n)
+		renewAgent(ctx, n)
 		Expect(c.CoreV1().Services(w.namespace).Delete(ctx, "web", metav1.DeleteOptions{})).To(Succeed())
 		expectNoAnswer(ctx, clients[0].pod, http(svc))
 		Expect(foreignRules(ctx, n)).To(Equal(before))
@@ -103,6 +106,21 @@ func killAgent(ctx context.Context, n cluster.Node) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(c.Kill(ctx, pod)).To(Succeed())
 	awaitRestart(ctx, pod)
+}
+
+// renewAgent ends the proxy of a node as an update does, and waits for the pod
+// that comes in its place.
+func renewAgent(ctx context.Context, n cluster.Node) {
+	GinkgoHelper()
+	old, err := c.ProxyPod(ctx, n.Name)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(c.CoreV1().Pods(old.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{})).To(Succeed())
+	Eventually(ctx, func(g Gomega) {
+		now, err := c.ProxyPod(ctx, n.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(now.UID).NotTo(Equal(old.UID))
+		g.Expect(cluster.IsReady(now)).To(BeTrue())
+	}).WithTimeout(waitForPods).Should(Succeed())
 }
 
 func awaitRestart(ctx context.Context, pod *corev1.Pod) {

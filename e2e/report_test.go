@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -27,6 +28,12 @@ func hostOf(answer string) (string, error) {
 	return ap.Addr().Unmap().String(), err
 }
 
+// firstLines cuts s off after n lines.
+func firstLines(s string, n int) string {
+	lines := slices.Collect(strings.Lines(s))
+	return strings.Join(lines[:min(n, len(lines))], "")
+}
+
 func (w *world) describe(ctx context.Context) {
 	words := []string{w.namespace + "/"}
 	svcs, err := c.CoreV1().Services(w.namespace).List(ctx, metav1.ListOptions{})
@@ -47,12 +54,12 @@ func (w *world) describe(ctx context.Context) {
 }
 
 func (w *world) describeEndpoints(ctx context.Context) {
-	slices, err := c.DiscoveryV1().EndpointSlices(w.namespace).List(ctx, metav1.ListOptions{})
+	list, err := c.DiscoveryV1().EndpointSlices(w.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		GinkgoWriter.Println("EndpointSlices:", err)
 		return
 	}
-	for _, s := range slices.Items {
+	for _, s := range list.Items {
 		for _, ep := range s.Endpoints {
 			GinkgoWriter.Printf("Endpoint of %s: %v on %s, ready %v, serving %v, terminating %v\n", s.Name, ep.Addresses,
 				ptr.Deref(ep.NodeName, "?"), ptr.Deref(ep.Conditions.Ready, true), ptr.Deref(ep.Conditions.Serving, true), ptr.Deref(ep.Conditions.Terminating, false))
@@ -73,7 +80,7 @@ func describeNode(ctx context.Context, n cluster.Node, words []string) {
 	}
 	for _, ip := range words[1:] {
 		flows, err := c.Exec(ctx, n.Name, "conntrack", "-L", "--orig-dst", ip)
-		GinkgoWriter.Printf("%s: flows to %s (%v):\n%s", n.Name, ip, err, flows)
+		GinkgoWriter.Printf("%s: flows to %s (%v):\n%s", n.Name, ip, err, firstLines(flows, 20))
 	}
 	pod, err := c.ProxyPod(ctx, n.Name)
 	if err != nil {
