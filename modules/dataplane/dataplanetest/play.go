@@ -65,7 +65,7 @@ func (s stage) expect(p Probe) error {
 	}
 	e, err := s.explain(s.shot(p))
 	if err == nil {
-		err = v.Agrees(e)
+		err = v.Lacking(s.cfg.Mode.Lacks).Agrees(e)
 	}
 	if err != nil {
 		return fmt.Errorf("explain: %w\n%s", err, stepsOf(e))

@@ -1,0 +1,132 @@
+package userspace
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/relay"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
+
+var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
+
+// onBackends runs a test of the whole mode for each back end that a node's other
+// programs may use, and that the mode must detect.
+func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {
+	for _, backend := range []string{netfilter.NFT, netfilter.Legacy} {
+		t.Run(backend, func(t *testing.T) {
+			mode := Mode(Options{})
+			mode.Open = openHere(nil)
+			test(t, dataplanetest.Config{
+				Mode: mode, Iptables: backend, Budget: *budget,
+				OpenFaulty: func(fail func() error) dataplanetest.Open { return openHere(fail) },
+			})
+		})
+	}
+}
+
+func TestLaws(t *testing.T) { onBackends(t, dataplanetest.RunLaws) }
+
+func TestScenarios(t *testing.T) {
+	onBackends(t, func(t *testing.T, cfg dataplanetest.Config) { dataplanetest.RunScenarios(t, cfg) })
+}
+
+// openHere opens a plane whose relay dials in the network namespace in which it
+// was opened: goroutines are in that of the process. Calls to the kernel fail
+// when fail says so.
+func openHere(fail func() error) dataplanetest.Open {
+	return func(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
+		p, err := openWith(ctx, Options{}, f)
+		if err != nil {
+			return nil, err
+		}
+		if fail != nil {
+			p.kernel = faulty{p.kernel, fail}
+		}
+		return p, nil
+	}
+}
+
+func openWith(ctx context.Context, o Options, f dataplane.Family) (*Plane, error) {
+	p, err := o.open(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	p.relay = relay.New(relay.Config{Dial: dialIn(ns, p.mark)})
+	return p, nil
+}
+
+func dialIn(ns *os.File, mark *atomic.Uint32) relay.DialFunc {
+	return func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+		type result struct {
+			conn net.Conn
+			err  error
+		}
+		done := make(chan result, 1)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			var r result
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				r.err = fmt.Errorf("enter the node: %w", err)
+			} else {
+				r.conn, r.err = relay.Dialer(mark.Load)(ctx, network, to)
+			}
+			done <- r
+		}()
+		r := <-done
+		return r.conn, r.err
+	}
+}
+
+// faulty is a kernel whose calls may fail before they are made.
+type faulty struct {
+	netfilter.Kernel
+	fail func() error
+}
+
+func (k faulty) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
+	if err := k.fail(); err != nil {
+		return err
+	}
+	return k.Kernel.Save(ctx, t, visit)
+}
+
+func (k faulty) Restore(ctx context.Context, tx netfilter.Transaction) error {
+	if err := k.fail(); err != nil {
+		return err
+	}
+	return k.Kernel.Restore(ctx, tx)
+}
+
+func (k faulty) Sets(ctx context.Context, keep func(string) bool) ([]netfilter.Set, error) {
+	if err := k.fail(); err != nil {
+		return nil, err
+	}
+	return k.Kernel.Sets(ctx, keep)
+}
+
+func (k faulty) ChangeSets(ctx context.Context, plan netfilter.SetPlan) error {
+	if err := k.fail(); err != nil {
+		return err
+	}
+	return k.Kernel.ChangeSets(ctx, plan)
+}
