@@ -58,7 +58,10 @@ func spoilTree(t *rapid.T, v any) any {
 	if one(t, 25, "spoil") {
 		return rapid.SampledFrom([]any{
 			nil, "", "None", "x", "::1", "fe80::1%eth0", "010.0.0.1", "::ffff:10.0.0.1/100", -1, 0, 70000, 1 << 40, true, false,
-			[]any{}, []any{nil}, map[string]any{}, "Local", "ClientIP", "UDP", "IPv6", "0.0.0.0/0", "\x00",
+			[]any{},
+			[]any{nil},
+			map[string]any{},
+			"Local", "ClientIP", "UDP", "IPv6", "0.0.0.0/0", "\x00",
 		}).Draw(t, "value")
 	}
 	switch v := v.(type) {
