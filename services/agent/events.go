@@ -25,10 +25,10 @@ type teller struct {
 	failing map[failure]bool // told, and still so
 }
 
-// failure is a Service port that cannot be programmed in a family.
+// failure is a Service port that a plane, by name, cannot program.
 type failure struct {
-	port   dataplane.ServicePortName
-	family dataplane.Family
+	port  dataplane.ServicePortName
+	plane string
 }
 
 func newTeller(ctx context.Context, client kubernetes.Interface, node string) (*teller, error) {
@@ -81,16 +81,16 @@ func (t *teller) synced(res dataplane.SyncResult) {
 	defer t.mu.Unlock()
 	now := make(map[failure]bool)
 	for _, f := range res.Report.Failed {
-		k := failure{f.Name, res.Plane.Family}
+		k := failure{f.Name, res.Plane.Name}
 		now[k] = true
 		if !t.failing[k] {
 			t.failing[k] = true
 			t.recorder.Eventf(service(f.Name.Service()), t.node, corev1.EventTypeWarning, "FailedToProgram", "SyncService",
-				"The port %s cannot be programmed: %v", f.Name, f.Err)
+				"%s: the port %s cannot be programmed: %v", res.Plane.Name, f.Name, f.Err)
 		}
 	}
 	for k := range t.failing {
-		if k.family == res.Plane.Family && !now[k] {
+		if k.plane == res.Plane.Name && !now[k] {
 			delete(t.failing, k)
 		}
 	}

@@ -33,12 +33,12 @@ func said(r *events.FakeRecorder) []string {
 	}
 }
 
-// TestFailedPortIsToldOnce, for each family, and again when it comes back.
+// TestFailedPortIsToldOnce, for each plane, and again when it comes back.
 func TestFailedPortIsToldOnce(t *testing.T) {
 	teller, recorder := newTestTeller()
 	web := dataplane.ServicePortName{Namespace: "shop", Name: "web", Port: "http", Protocol: dataplane.TCP}
 	sync := func(f dataplane.Family, err error, failed ...dataplane.Failure) int {
-		teller.synced(dataplane.SyncResult{Plane: dataplane.NamedPlane{Family: f}, Err: err, Report: dataplane.Report{Failed: failed}})
+		teller.synced(dataplane.SyncResult{Plane: dataplane.NamedPlane{Name: f.String()}, Err: err, Report: dataplane.Report{Failed: failed}})
 		return len(said(recorder))
 	}
 	bad := dataplane.Failure{Name: web, Err: errors.New("bad comment")}

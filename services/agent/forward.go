@@ -12,6 +12,7 @@ import (
 	"github.com/portway/portway/modules/conntrack"
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/healthcheck"
+	"github.com/portway/portway/modules/relay"
 	"github.com/portway/portway/modules/servicecache"
 	"github.com/portway/portway/services/agent/addresses"
 	"github.com/portway/portway/services/agent/config"
@@ -38,7 +39,7 @@ func (a *agent) forward(ctx context.Context) error {
 	}
 	defer a.close(planes)
 	r := a.newReconciler(ctx, planes)
-	source, err := a.newSource(r)
+	source, err := a.newSource(r, c)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,8 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	return c, nil
 }
 
-// open makes a plane for each family, and what cleans up its stale UDP flows.
+// open makes for each family the plane of the mode, what cleans up its stale
+// UDP flows, and the plane that serves NodePorts on loopback in every mode.
 func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPlane, cleaners []*conntrack.Cleaner, err error) {
 	for _, f := range c.families {
 		p, err := c.mode.Open(ctx, f)
@@ -102,7 +104,9 @@ func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPla
 			cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
 			cleaners, p = append(cleaners, cleaner), cleaner.Watch(p)
 		}
-		planes = append(planes, dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: p})
+		planes = append(planes,
+			dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: p},
+			dataplane.NamedPlane{Name: loopbackName(f), Family: f, Plane: relay.NewLoopback(f, relay.Config{Log: a.log})})
 	}
 	return planes, cleaners, nil
 }
@@ -149,18 +153,26 @@ func served(planes []dataplane.NamedPlane, f dataplane.Family) bool {
 	return false
 }
 
-// synced is called after each Sync of a plane.
+// loopbackName is what the plane for NodePorts on loopback is called.
+func loopbackName(f dataplane.Family) string { return "loopback " + f.String() }
+
+// synced is called after each Sync of a plane. Of the one for loopback, whose
+// clients are on this node, neither health nor kube-proxy's metrics know.
 func (a *agent) synced(ctx context.Context, res dataplane.SyncResult) {
-	a.metrics.Synced(res)
 	a.teller.synced(res)
+	if res.Plane.Name == loopbackName(res.Plane.Family) {
+		return
+	}
+	a.metrics.Synced(res)
 	if res.Err == nil {
 		a.health.Synced(res.Plane.Family)
 		a.services.Sync(ctx, res.Want)
 	}
 }
 
-func (a *agent) newSource(r *dataplane.Reconciler) (*servicecache.Source, error) {
+func (a *agent) newSource(r *dataplane.Reconciler, c choice) (*servicecache.Source, error) {
 	cfg := cacheConfig(a.opts, a.node, a.started)
+	cfg.LoopbackNodePorts = *a.opts.Proxy.IPTables.LocalhostNodePorts && loopbackByDefault(c.mode.Name)
 	if cfg.DetectLocal == servicecache.DetectNone {
 		a.log.Warn("detectLocalMode is ClusterCIDR and no clusterCIDR is given: no traffic is known to be from pods")
 	}

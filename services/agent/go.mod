@@ -7,6 +7,7 @@ require (
 	github.com/portway/portway/modules/dataplane v0.0.0
 	github.com/portway/portway/modules/healthcheck v0.0.0
 	github.com/portway/portway/modules/iptables v0.0.0
+	github.com/portway/portway/modules/relay v0.0.0
 	github.com/portway/portway/modules/servicecache v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/rogpeppe/go-internal v1.16.0
@@ -91,5 +92,7 @@ replace github.com/portway/portway/modules/healthcheck => ../../modules/healthch
 replace github.com/portway/portway/modules/iptables => ../../modules/iptables
 
 replace github.com/portway/portway/modules/netfilter => ../../modules/netfilter
+
+replace github.com/portway/portway/modules/relay => ../../modules/relay
 
 replace github.com/portway/portway/modules/servicecache => ../../modules/servicecache

@@ -103,7 +103,11 @@ func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	answers := make([]explanation, 0, len(planes))
 	for _, p := range planes {
-		answers = append(answers, explained(p))
+		// NodePorts on loopback have a plane of their own; each of the two
+		// knows nothing of the other's flows.
+		if loopback := loopbackName(dataplane.FamilyOf(flow.Dst.Addr())); (p.Plane == loopback) == flow.Dst.Addr().IsLoopback() {
+			answers = append(answers, explained(p))
+		}
 	}
 	writeJSON(w, map[string]any{"flow": flow.String(), "planes": answers})
 }

@@ -24,6 +24,11 @@ func Modes() []dataplane.Mode {
 // owner because a kernel module was loaded.
 func bestModes() []string { return []string{"iptables", "userspace"} }
 
+// loopbackByDefault tells whether NodePorts answer on loopback although
+// nodePortAddresses does not name it. They did in kube-proxy's iptables and
+// userspace modes, and in no other.
+func loopbackByDefault(mode string) bool { return mode == "iptables" || mode == "userspace" }
+
 // ModeNames returns the names that may be configured.
 func ModeNames(modes []dataplane.Mode) []string {
 	names := make([]string, len(modes))

@@ -30,7 +30,6 @@ func unheards() []unheard {
 			o := &c.Logging.Options
 			return o.Text.SplitStream || o.JSON.SplitStream || !o.Text.InfoBufferSize.IsZero() || !o.JSON.InfoBufferSize.IsZero()
 		}, "log lines go to standard error, unbuffered"},
-		{"iptables.localhostNodePorts", []string{"iptables-localhost-nodeports"}, never, "this build does not serve NodePorts on loopback addresses"},
 		{"ipvs", []string{
 			"ipvs-sync-period", "ipvs-min-sync-period", "ipvs-scheduler", "ipvs-exclude-cidrs",
 			"ipvs-strict-arp", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",

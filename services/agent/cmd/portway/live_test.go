@@ -45,7 +45,7 @@ func TestLife(t *testing.T) {
 	if code, body := s.get(local + "/explain?src=" + s.rig.Client.Addr4.String() + "&iface=vethc&dst=" + vip.String()); code != 200 || !strings.Contains(body, `"agree": true`) {
 		t.Errorf("/explain: %d %s", code, body)
 	}
-	if code, body := s.get(local + "/audit"); code != 200 || strings.Contains(body, `"error"`) || strings.Count(body, `"differences": []`) != 2 {
+	if code, body := s.get(local + "/audit"); code != 200 || strings.Contains(body, `"error"`) || strings.Count(body, `"differences": []`) != 4 {
 		t.Errorf("/audit: %d %s", code, body)
 	}
 
@@ -150,6 +150,16 @@ func TestNodeChanges(t *testing.T) {
 	s.set(thisNode(), svc, endpoints(e1))
 	s.start("--detect-local-mode=NodeCIDR", "--iptables-min-sync-period=10ms")
 	s.eventuallyReaches(e1)
+
+	// On loopback too.
+	here := netip.MustParseAddrPort("127.0.0.1:30080")
+	s.eventually("the NodePort answers on loopback", func() (bool, string) {
+		r := rig.Probe{From: s.rig.Node, Proto: rig.TCP, To: here}.Send(t.Context())
+		return r.Server == e1.Name, r.String()
+	})
+	if code, body := s.get(local + "/explain?dst=" + here.String()); code != 200 || !strings.Contains(body, `"agree": true`) || strings.Count(body, `"plane"`) != 1 {
+		t.Errorf("/explain on loopback: %d %s", code, body)
+	}
 
 	// Another podCIDR: the client is no pod any more, and is masqueraded.
 	if r := s.ask(); r.Source.Addr() != c.Addr4 {
