@@ -124,12 +124,13 @@ patches:
         value: {portway-lab/image: %q}
 `
 
+// manifests is the directory of a mode's own kustomization.
+func (l *Lab) manifests(mode string) string {
+	return filepath.Join(l.repo, "services", "agent", "deploy", "overlays", mode)
+}
+
 // deployAgent applies the manifests of the mode.
 func (l *Lab) deployAgent(ctx context.Context, _ func(string)) error {
-	mode := filepath.Join(l.repo, "services", "agent", "deploy", "overlays", l.state.Options.Mode)
-	if _, err := os.Stat(mode); err != nil {
-		return fmt.Errorf("no manifests for this mode: %w", err)
-	}
 	// Not the Service's address, which works only when the agent does; and not
 	// a name, as nodes ask for names by way of rules that a test may remove.
 	host, err := l.kubectl().Output(ctx, "get", "nodes", "--selector=node-role.kubernetes.io/control-plane",
@@ -138,7 +139,7 @@ func (l *Lab) deployAgent(ctx context.Context, _ func(string)) error {
 		return err
 	}
 	host, _, _ = strings.Cut(host, " ") // the cluster's first family
-	dir, err := l.writeOverlay(mode, host)
+	dir, err := l.writeOverlay(l.manifests(l.state.Options.Mode), host)
 	if err != nil {
 		return fmt.Errorf("manifests of the agent: %w", err)
 	}

@@ -91,6 +91,11 @@ func (u *up) plan(ctx context.Context, o cluster.Options) error {
 	if o.Mode == "ipvs" && !machine.HasIPVS(ctx, u.run) {
 		return errors.New("this kernel has no IPVS (module ip_vs), and nodes of kind share it: choose another --mode here")
 	}
+	if o.Proxy == cluster.Portway {
+		if _, err := os.Stat(u.manifests(o.Mode)); err != nil {
+			return fmt.Errorf("this checkout has no manifests for %s mode: %w", o.Mode, err)
+		}
+	}
 	before, err := u.load()
 	switch {
 	case err == nil:

@@ -22,12 +22,13 @@ func nodePackages() []string {
 }
 
 // podPackages serve every pod of the lab: the agent (iptables, ipset,
-// conntrack, kmod), the sample (nginx) and the clients and servers of tests.
+// conntrack, kmod), kube-proxy (nftables), the sample (nginx) and the clients
+// and servers of tests.
 // One file system for all is one layer, which a node stores and unpacks once.
 func podPackages() []string {
 	return []string{
 		"bash", "bind9-dnsutils", "ca-certificates", "conntrack", "curl", "iproute2", "ipset", "iptables",
-		"iputils-ping", "kmod", "netcat-openbsd", "nginx-light", "procps", "socat", "tcpdump", "wget",
+		"iputils-ping", "kmod", "netcat-openbsd", "nftables", "nginx-light", "procps", "socat", "tcpdump", "wget",
 	}
 }
 
