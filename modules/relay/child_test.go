@@ -31,10 +31,10 @@ func child(target string) int {
 	l, err := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}).Listen(context.Background(), dataplane.TCP, netip.MustParseAddrPort(os.Getenv("PORTWAY_RELAY_AT")),
 		Route{Name: name, Endpoints: []dataplane.Endpoint{{Addr: endpoint, Weight: 1}}})
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
-	fmt.Println(l.Addr())
+	fmt.Fprintln(os.Stdout, l.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
 }

@@ -17,7 +17,7 @@ func (l *Listener) listenTCP(ctx context.Context, at netip.AddrPort) error {
 	}
 	tcp := socket.(*net.TCPListener)
 	l.socket, l.addr = tcp, addrOf(tcp.Addr())
-	go l.accept(tcp)
+	go l.accept(tcp) //nolint:contextcheck // flows outlive the call that opens their listener
 	return nil
 }
 

@@ -35,7 +35,7 @@ func (l *Listener) listenUDP(ctx context.Context, at netip.AddrPort) error {
 	}
 	udp := socket.(*net.UDPConn)
 	l.socket, l.addr = udp, addrOf(udp.LocalAddr())
-	go l.receive(udp)
+	go l.receive(udp) //nolint:contextcheck // flows outlive the call that opens their listener
 	return nil
 }
 

@@ -39,6 +39,7 @@ func newBed(t rig.TB, cfg Config, state State) *bed {
 		t.Fatalf("%v", err)
 	}
 	b.open(cfg.Mode.Open)
+	t.Cleanup(b.close) // listeners of a plane would keep the node's namespace
 	return b
 }
 
