@@ -20,24 +20,23 @@ func (m Maker) AgentArchive(ctx context.Context, services, archive string, note 
 	if err != nil {
 		return "", err
 	}
+	work, err := m.workDir("agent")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
 	key := new(cache.Key).Add("rootfs", filepath.Base(rootfs))
 	var entries []image.Entry
 	for _, p := range []struct{ module, name string }{{"agent", "portway"}, {"ctl", "portwayctl"}} {
-		if _, err := os.Stat(filepath.Join(services, p.module, "cmd", p.name)); errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		program, err := m.Program(ctx, filepath.Join(services, p.module), "./cmd/"+p.name, note)
+		program, err := m.program(ctx, filepath.Join(services, p.module), p.name, work, note)
 		if err != nil {
 			return "", err
 		}
-		key.Add(p.name, filepath.Base(filepath.Dir(program)))
+		if err := key.AddFile(p.name, program); err != nil {
+			return "", err
+		}
 		entries = append(entries, image.Entry{Path: "/usr/local/bin/" + p.name, From: program, Mode: 0o755})
 	}
-	work, err := os.MkdirTemp(m.Store.Dir, "agent-")
-	if err != nil {
-		return "", fmt.Errorf("agent image: %w", err)
-	}
-	defer os.RemoveAll(work)
 	layer, err := layers{work}.write("agent", entries...)
 	if err != nil {
 		return "", err

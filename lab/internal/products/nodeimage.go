@@ -79,9 +79,9 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 	if d.HasImage(ctx, name) {
 		return name, nil
 	}
-	work, err := os.MkdirTemp(m.Store.Dir, "node-image-")
+	work, err := m.workDir("node")
 	if err != nil {
-		return "", fmt.Errorf("node image: %w", err)
+		return "", err
 	}
 	defer os.RemoveAll(work)
 	b := nodeBuild{node: n, docker: d, layers: layers{work}, name: name, required: required}

@@ -11,29 +11,18 @@ import (
 	"github.com/portway/portway/lab/internal/command"
 )
 
-// Own builds a command of the lab's own module and returns the program. Its
-// path stands for its content, so what holds it can be cached by that.
+// Own builds a command of the lab's own module and returns the program. It is
+// always built (Go's own cache makes that quick) and stored under the hash of
+// what came out: its path stands for its content.
 func (m Maker) Own(ctx context.Context, name string, note func(string)) (string, error) {
-	return m.Program(ctx, m.Lab, "./cmd/"+name, note)
-}
-
-// Program builds a static program from a module of this repository, which may
-// change at any time: it is always built (Go's own cache makes that quick) and
-// stored under the hash of what came out.
-func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) (string, error) {
-	name := filepath.Base(pkg)
-	if err := os.MkdirAll(m.Store.Dir, 0o755); err != nil {
-		return "", fmt.Errorf("program %s: %w", name, err)
-	}
-	work, err := os.MkdirTemp(m.Store.Dir, "program-")
+	work, err := m.workDir(name)
 	if err != nil {
-		return "", fmt.Errorf("program %s: %w", name, err)
+		return "", err
 	}
 	defer os.RemoveAll(work)
-	built := filepath.Join(work, name)
-	err = m.compileIn(ctx, dir, name, []string{"-buildvcs=false", "-ldflags", "-s -w", "-o", built, pkg}, note)
+	built, err := m.program(ctx, m.Lab, name, work, note)
 	if err != nil {
-		return "", fmt.Errorf("program %s: %w", name, err)
+		return "", err
 	}
 	key := new(cache.Key)
 	if err := key.AddFile("program", built); err != nil {
@@ -46,6 +35,29 @@ func (m Maker) Program(ctx context.Context, dir, pkg string, note func(string)) 
 		return os.Rename(built, filepath.Join(out, name))
 	})
 	return filepath.Join(stored, name), err
+}
+
+// program builds the command name of a module of this repository into the
+// directory out.
+func (m Maker) program(ctx context.Context, module, name, out string, note func(string)) (string, error) {
+	built := filepath.Join(out, name)
+	args := []string{"-buildvcs=false", "-ldflags", "-s -w", "-o", built, "./cmd/" + name}
+	if err := m.compileIn(ctx, module, name, args, note); err != nil {
+		return "", fmt.Errorf("program %s: %w", name, err)
+	}
+	return built, nil
+}
+
+// workDir is a temporary directory beside the products, which are large.
+func (m Maker) workDir(name string) (string, error) {
+	if err := os.MkdirAll(m.Store.Dir, 0o755); err != nil {
+		return "", fmt.Errorf("work directory for %s: %w", name, err)
+	}
+	dir, err := os.MkdirTemp(m.Store.Dir, "making-"+name+"-")
+	if err != nil {
+		return "", fmt.Errorf("work directory for %s: %w", name, err)
+	}
+	return dir, nil
 }
 
 // moduleDir is where the Go command keeps a module that the lab requires,

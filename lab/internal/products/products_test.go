@@ -36,7 +36,10 @@ func (f *fakeTools) Run(_ context.Context, c command.Cmd) (string, error) {
 		if f.fail != nil {
 			return "", f.fail
 		}
-		return "", os.MkdirAll(out, 0o755)
+		if strings.HasSuffix(out, "/") {
+			return "", os.MkdirAll(out, 0o755)
+		}
+		return "", os.WriteFile(out, []byte(f.version+" "+filepath.Base(c.Dir)), 0o755)
 	case c.Args[0] == "mmdebstrap":
 		out := c.Args[len(c.Args)-1]
 		c.Line("I: extracting archives...")
@@ -138,6 +141,41 @@ func TestRootfs(t *testing.T) {
 	}
 	if other, err := m.rootfs(t.Context(), "a.tar", []string{"iptables", "kmod"}, nil, ignore); err != nil || other == one {
 		t.Errorf("without the hook: %s, %v", other, err)
+	}
+}
+
+func TestAgentArchive(t *testing.T) {
+	f := &fakeTools{version: "first"}
+	m := newMaker(t, f)
+	file := filepath.Join(t.TempDir(), "agent.tar")
+	build := func() string {
+		t.Helper()
+		id, err := m.AgentArchive(t.Context(), "/services", file, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first := build()
+	if again := build(); again != first {
+		t.Errorf("the same sources gave ids %s and %s", first, again)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{AgentImage, "usr/local/bin/portwayctl", "first agent", "first ctl"} {
+		if !bytes.Contains(raw, []byte(want)) {
+			t.Errorf("no %q in the archive", want)
+		}
+	}
+	f.version = "second"
+	if other := build(); other == first {
+		t.Error("another program gave the same id")
+	}
+	left, err := filepath.Glob(filepath.Join(m.Store.Dir, "making-*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("work directories left: %v, %v", left, err)
 	}
 }
 
