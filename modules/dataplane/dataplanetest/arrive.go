@@ -17,45 +17,63 @@ func familyOf(s Shot) dataplane.Family { return dataplane.FamilyOf(s.Flow.Dst.Ad
 // only then is not refused at once. Silence is waited for DefaultTimeout.
 const patience = 900 * time.Millisecond
 
+// miss is a flow that ended where it should not.
+type miss struct {
+	shot   Shot
+	err    error
+	silent bool
+}
+
 // checkArrivals is the second half of law 4: real packets.
 func (b *bed) checkArrivals(shots []Shot) {
 	b.t.Helper()
-	if wrong := b.misled(shots, b.want); len(wrong) > 0 {
-		b.fail("%d of %d flows end where they should not:\n%s", len(wrong), len(shots), strings.Join(wrong, "\n"))
+	wrong := b.misled(shots, b.want)
+	if len(wrong) == 0 {
+		return
 	}
+	explained := ""
+	for _, m := range wrong[:min(len(wrong), 3)] {
+		e, err := b.explain(m.shot)
+		explained += fmt.Sprintf("\n%s: what the plane reads from the kernel (%v):\n%s", m.shot, err, stepsOf(e))
+	}
+	b.fail("%d of %d flows end where they should not:\n%s%s", len(wrong), len(shots), listed(wrong), explained)
+}
+
+func listed(wrong []miss) string {
+	var b strings.Builder
+	for _, m := range wrong {
+		fmt.Fprintln(&b, m.err)
+	}
+	return b.String()
 }
 
 // misled sends new flows and tells which of them end as none of the snapshots
 // says.
-func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []string {
+func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []miss {
 	b.t.Helper()
 	shots = slices.DeleteFunc(slices.Clone(shots), func(s Shot) bool {
 		return slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool { return !returns(w.Decide(s.Flow), s) })
 	})
 	b.forget()
-	return b.ask(shots, legal, rig.DefaultTimeout, func(again []Shot) []string {
-		return b.ask(again, legal, patience, nil)
+	wrong := b.ask(shots, legal, rig.DefaultTimeout)
+	// Silence is the only end that a busy machine can feign.
+	var again []Shot
+	wrong = slices.DeleteFunc(wrong, func(m miss) bool {
+		if m.silent {
+			again = append(again, m.shot)
+		}
+		return m.silent
 	})
+	return append(wrong, b.ask(again, legal, patience)...)
 }
 
-// ask sends flows and judges where they end. Those that end in silence are
-// handed on, for silence is the only end that a busy machine can feign.
-func (b *bed) ask(shots []Shot, legal []*dataplane.Snapshot, timeout time.Duration, retry func([]Shot) []string) []string {
-	results := fire(b.t.Context(), b.rig, shots, timeout)
-	var wrong []string
-	var silent []Shot
-	for i, s := range shots {
-		err := b.judge(s, results[i], legal)
-		switch {
-		case err == nil:
-		case results[i].Outcome == rig.Silent && retry != nil:
-			silent = append(silent, s)
-		default:
-			wrong = append(wrong, err.Error())
+// ask sends flows and judges where they end.
+func (b *bed) ask(shots []Shot, legal []*dataplane.Snapshot, timeout time.Duration) []miss {
+	var wrong []miss
+	for i, got := range fire(b.t.Context(), b.rig, shots, timeout) {
+		if err := b.judge(shots[i], got, legal); err != nil {
+			wrong = append(wrong, miss{shots[i], err, got.Outcome == rig.Silent})
 		}
-	}
-	if len(silent) > 0 {
-		wrong = append(wrong, retry(silent)...)
 	}
 	return wrong
 }

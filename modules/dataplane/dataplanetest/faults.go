@@ -3,7 +3,6 @@ package dataplanetest
 import (
 	"errors"
 	"math/rand/v2"
-	"strings"
 
 	"github.com/portway/portway/modules/dataplane"
 	"pgregory.net/rapid"
@@ -59,7 +58,7 @@ func (b *bed) stumble(t *rapid.T, old *dataplane.Snapshot) {
 			b.fail("the error of a failed sync does not wrap its cause: %v", err)
 		}
 		if wrong := b.misled(shotsOf(t, b, 100), old, b.want); len(wrong) > 0 {
-			b.fail("after a failed sync (%v) flows end as neither the old nor the new snapshot says:\n%s", err, strings.Join(wrong, "\n"))
+			b.fail("after a failed sync (%v) flows end as neither the old nor the new snapshot says:\n%s", err, listed(wrong))
 		}
 	}
 }

@@ -59,7 +59,7 @@ func kill(t *rapid.T, cfg Config, test string) {
 	}
 	b.orphaned = !cfg.Mode.Has(dataplane.KeepFlows)
 	if wrong := b.misled(shotsOf(t, b, 150), old, b.want); len(wrong) > 0 {
-		b.fail("a process killed after %v leaves flows that end as neither snapshot says:\n%s", life, strings.Join(wrong, "\n"))
+		b.fail("a process killed after %v leaves flows that end as neither snapshot says:\n%s", life, listed(wrong))
 	}
 	b.orphaned = false
 	b.checkHeld()
