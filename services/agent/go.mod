@@ -9,6 +9,7 @@ require (
 	github.com/portway/portway/modules/iptables v0.0.0
 	github.com/portway/portway/modules/relay v0.0.0
 	github.com/portway/portway/modules/servicecache v0.0.0
+	github.com/portway/portway/modules/userspace v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
@@ -96,3 +97,5 @@ replace github.com/portway/portway/modules/netfilter => ../../modules/netfilter
 replace github.com/portway/portway/modules/relay => ../../modules/relay
 
 replace github.com/portway/portway/modules/servicecache => ../../modules/servicecache
+
+replace github.com/portway/portway/modules/userspace => ../../modules/userspace

@@ -3,18 +3,21 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/iptables"
+	"github.com/portway/portway/modules/userspace"
 )
 
-// Modes are the proxy modes that there are. To add one, add it here.
-func Modes() []dataplane.Mode {
+// Modes are the proxy modes that there are. To add one, add it here. The log
+// is for those that run in this process; nil discards.
+func Modes(log *slog.Logger) []dataplane.Mode {
 	return []dataplane.Mode{
 		iptables.Mode(iptables.Options{}),
 		unbuilt("ipvs"),
-		unbuilt("userspace"),
+		userspace.Mode(userspace.Options{Log: log}),
 		unbuilt("nftables"),
 	}
 }

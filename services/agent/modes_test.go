@@ -32,7 +32,7 @@ func TestFallbackOrder(t *testing.T) {
 }
 
 func TestModesHaveNamesThatOwnersKnow(t *testing.T) {
-	names := ModeNames(Modes())
+	names := ModeNames(Modes(nil))
 	for _, want := range []string{"iptables", "ipvs", "userspace", "nftables"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not among %s", want, names)

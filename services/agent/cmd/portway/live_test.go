@@ -213,3 +213,26 @@ func TestNatFlushed(t *testing.T) {
 		return strings.Contains(p.log.String(), "Repaired what somebody else changed"), p.log.String()
 	})
 }
+
+// TestUserspace: another mode fills the same contract.
+func TestUserspace(t *testing.T) {
+	s := newSite(t)
+	e1 := s.rig.Endpoints[0]
+	e1.Serve(t, rig.TCP, 8080)
+	s.set(thisNode(), web(), endpoints(e1))
+	for range 2 {
+		p := s.start("--proxy-mode=userspace", "--detect-local-mode=NodeCIDR")
+		s.eventuallyAnswers(healthz, 200)
+		s.eventuallyReaches(e1)
+		if _, mode := s.get(status + "/proxyMode"); mode != "userspace" {
+			t.Errorf("/proxyMode says %s", mode)
+		}
+		p.end(syscall.SIGKILL)
+	}
+	if out, err := s.rig.Node.Run(t.Context(), "portway", "--cleanup"); err != nil {
+		t.Errorf("clean up: %v %s", err, out)
+	}
+	if rules := s.rules(); strings.Contains(rules, "KUBE") {
+		t.Errorf("after the clean-up:\n%s", rules)
+	}
+}

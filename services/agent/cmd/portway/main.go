@@ -55,7 +55,7 @@ on, as kube-proxy does. It takes kube-proxy's configuration file and flags.`,
 			if err := opts.Complete(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := opts.Validate(agent.ModeNames(agent.Modes())); err != nil {
+			if err := opts.Validate(agent.ModeNames(agent.Modes(nil))); err != nil {
 				return err
 			}
 			return run(cmd.Context(), opts, agent.NewLogger(cmd.ErrOrStderr(), &opts.Proxy.Logging))
@@ -78,7 +78,7 @@ func run(ctx context.Context, opts *config.Options, log *slog.Logger) error {
 		return err
 	}
 	if opts.Cleanup {
-		return agent.Cleanup(ctx, agent.Modes(), kernel.Machine{Root: "/"}.Families())
+		return agent.Cleanup(ctx, agent.Modes(log), kernel.Machine{Root: "/"}.Families())
 	}
-	return agent.Run(ctx, opts, agent.Modes(), log)
+	return agent.Run(ctx, opts, agent.Modes(log), log)
 }
