@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -31,6 +32,9 @@ type site struct {
 	*rig.Rig
 	relay *Relay
 	log   *log
+	// dialing is held while the relay dials, and by the end of the test, which
+	// takes the rig away.
+	dialing sync.RWMutex
 }
 
 func newSite(t *testing.T, cfg Config) *site {
@@ -41,11 +45,16 @@ func newSite(t *testing.T, cfg Config) *site {
 		cfg.Dial = s.dial
 	}
 	s.relay = New(cfg)
+	t.Cleanup(s.dialing.Lock)
 	return s
 }
 
 // dial opens connections in the node, where goroutines of the relay are not.
 func (s *site) dial(ctx context.Context, network string, to netip.AddrPort) (conn net.Conn, err error) {
+	if !s.dialing.TryRLock() {
+		return nil, errors.New("the test has ended")
+	}
+	defer s.dialing.RUnlock()
 	err = s.Node.Do(func() error {
 		conn, err = Dialer(func() uint32 { return 0 })(ctx, network, to)
 		return err
