@@ -34,9 +34,10 @@ type Cache struct {
 	// ClusterIPs of ignored Services.
 	serviceIPs, ignoredIPs map[netip.Addr]int
 
-	// What changed since the last Build.
-	dirty     map[*entry]bool
-	dirtyIPs  map[netip.Addr]bool // of ignoredIPs
+	// What changed since the last Build. No maps: to walk one costs its
+	// greatest size, for ever, and the first list makes everything change.
+	dirty     []*entry
+	dirtyIPs  []netip.Addr // of ignoredIPs
 	dirtyNode bool
 	triggers  []time.Time
 	problems  []Problem
@@ -60,8 +61,6 @@ func New(c Config) (*Cache, error) {
 		claims:     make(claims),
 		serviceIPs: make(map[netip.Addr]int),
 		ignoredIPs: make(map[netip.Addr]int),
-		dirty:      make(map[*entry]bool),
-		dirtyIPs:   make(map[netip.Addr]bool),
 		snapshot:   dataplane.Empty(),
 	}
 	cache.setNodeFacts(nodeFacts{})
@@ -143,8 +142,9 @@ func (c *Cache) respecify(e *entry, s *service) {
 }
 
 func (c *Cache) mark(e *entry) {
-	if e != nil {
-		c.dirty[e] = true
+	if e != nil && !e.dirty {
+		e.dirty = true
+		c.dirty = append(c.dirty, e)
 	}
 }
 
@@ -174,7 +174,7 @@ func (c *Cache) countIgnored(s *service, by int) {
 	for _, f := range s.families() {
 		a := *s.clusterIPs.of(f)
 		count(c.ignoredIPs, a, by)
-		c.dirtyIPs[a] = true
+		c.dirtyIPs = append(c.dirtyIPs, a)
 	}
 }
 
@@ -218,11 +218,12 @@ func (c *Cache) deleteSlice(n sliceName) {
 func (c *Cache) Build(accepted time.Time) (*dataplane.Snapshot, []Problem) {
 	b := c.snapshot.Edit()
 	changed := c.buildNode(b)
-	for a := range c.dirtyIPs {
+	for _, a := range c.dirtyIPs {
 		changed = changed || c.snapshot.IsIgnored(a) != (c.ignoredIPs[a] > 0)
 		b.Ignore(a, c.ignoredIPs[a] > 0)
 	}
-	for e := range c.dirty {
+	for _, e := range c.dirty {
+		e.dirty = false
 		changed = c.buildEntry(b, e) || changed
 	}
 	if changed {
@@ -235,9 +236,7 @@ func (c *Cache) Build(accepted time.Time) (*dataplane.Snapshot, []Problem) {
 	}
 	found := c.problems
 	slices.SortStableFunc(found, func(a, b Problem) int { return cmp.Compare(a.String(), b.String()) })
-	clear(c.dirty)
-	clear(c.dirtyIPs)
-	c.triggers, c.problems = nil, nil
+	c.dirty, c.dirtyIPs, c.triggers, c.problems = nil, nil, nil, nil
 	return c.snapshot, found
 }
 

@@ -14,6 +14,7 @@ type entry struct {
 	spec   *service // nil: there are slices only
 	slices []*slice // sorted by name
 	claims []claim  // never grows: the index points into it
+	dirty  bool     // to be evaluated by the next Build
 	// What the last snapshot holds.
 	ports    []*dataplane.ServicePort
 	health   dataplane.HealthCheck
