@@ -27,7 +27,7 @@ type chooser struct {
 	modes   []dataplane.Mode
 	kernel  []dataplane.Family // the families that the kernel has
 	proxy   string             // the mode that is configured
-	noOther bool               // a mode that was configured must be the one
+	noOther bool               // the mode that was asked for must be the one
 	log     *slog.Logger
 }
 
@@ -105,7 +105,7 @@ func (c *chooser) choose(ctx context.Context, annotation string, node []dataplan
 			ch.because = r.Err.Error()
 		}
 	}
-	if ch.fellBack() && c.noOther && c.proxy != "" {
+	if ch.fellBack() && c.noOther {
 		return ch, fmt.Errorf("the mode %s cannot run here, and --mode-fallback=error forbids another: %s", ch.wanted, ch.because)
 	}
 	c.addFamilies(ctx, &ch)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,14 +45,15 @@ func newSite(t *testing.T) *site {
 	s.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, addr string) (conn net.Conn, err error) {
-			return conn, errors.Join(err, s.rig.Node.Do(func() error {
-				network := "tcp"
-				if addr == "socket:80" {
-					network, addr = "unix", socket
-				}
+			network := "tcp"
+			if addr == "socket:80" {
+				network, addr = "unix", socket
+			}
+			err = s.rig.Node.Do(func() error {
 				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
 				return err
-			}))
+			})
+			return conn, err
 		},
 	}}
 	return s
