@@ -3,6 +3,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,6 +56,7 @@ type Cleaner struct {
 	flows   Flows
 	family  dataplane.Family
 	observe func(Pass)
+	relays  func(dataplane.Protocol, netip.AddrPort) bool // nil: nobody
 	wake    chan struct{}
 	wanted  atomic.Pointer[dataplane.Snapshot] // being applied, or applied last
 
@@ -77,6 +79,11 @@ func NewCleaner(flows Flows, f dataplane.Family, observe func(Pass)) *Cleaner {
 		job:  job{removed: make(Removed)},
 	}
 }
+
+// Spare keeps entries that lead to where a relay of this node listens, for as
+// long as it does: which endpoint it relays to, conntrack does not know. It must
+// be called before Run.
+func (c *Cleaner) Spare(relays func(dataplane.Protocol, netip.AddrPort) bool) { c.relays = relays }
 
 // Run cleans until the context ends.
 func (c *Cleaner) Run(ctx context.Context) {
@@ -180,7 +187,7 @@ func (c *Cleaner) pass(ctx context.Context, j job) Pass {
 // stale asks both snapshots. The one being applied is loaded after the entry
 // was read: an entry that exists because of it finds it here.
 func (c *Cleaner) stale(j job, e Entry) bool {
-	if !Judge(j.applied, j.removed, e).Stale() {
+	if !Judge(j.applied, j.removed, e).Stale() || c.relays != nil && c.relays(e.Protocol, e.Reply.Src) {
 		return false
 	}
 	wanted := c.wanted.Load()

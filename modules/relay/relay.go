@@ -42,6 +42,15 @@ type Relay struct {
 	cfg      Config
 	sessions *sessions
 	buffers  sync.Pool
+
+	mu   sync.Mutex
+	open map[place]bool
+}
+
+// place is where a listener listens.
+type place struct {
+	protocol dataplane.Protocol
+	addr     netip.AddrPort
 }
 
 // New returns a relay without listeners.
@@ -64,6 +73,7 @@ func New(cfg Config) *Relay {
 	return &Relay{
 		cfg:      cfg,
 		sessions: newSessions(cfg.MaxSessions),
+		open:     make(map[place]bool),
 		buffers:  sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 	}
 }
@@ -142,7 +152,18 @@ func (r *Relay) Listen(ctx context.Context, p dataplane.Protocol, at netip.AddrP
 	if err != nil {
 		return nil, fmt.Errorf("relay %s for %s: listen at %s: %w", p, to.Name, at, err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open[place{p, l.addr}] = true
 	return l, nil
+}
+
+// Listens tells whether a listener of this relay is open at an address. It is
+// safe for concurrent use.
+func (r *Relay) Listens(p dataplane.Protocol, at netip.AddrPort) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open[place{p, at}]
 }
 
 // Addr is where the listener listens.
@@ -166,6 +187,9 @@ func (l *Listener) Set(to Route) {
 // own end; exchanges of datagrams stop.
 func (l *Listener) Close() error {
 	close(l.closed)
+	l.relay.mu.Lock()
+	delete(l.relay.open, place{l.protocol, l.addr})
+	l.relay.mu.Unlock()
 	err := l.socket.Close()
 	l.relay.sessions.end(func(s *session) bool { return s.listener == l })
 	return err

@@ -247,8 +247,14 @@ func TestCloseFreesThePort(t *testing.T) {
 	if _, err := reader.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
+	if !s.relay.Listens(dataplane.TCP, l.Addr()) || s.relay.Listens(dataplane.UDP, l.Addr()) {
+		t.Errorf("the relay does not know where it listens")
+	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if s.relay.Listens(dataplane.TCP, l.Addr()) {
+		t.Errorf("the relay says that it listens where it has closed")
 	}
 	other, err := s.Node.Listen(t.Context(), l.Addr().String())
 	if err != nil {

@@ -80,6 +80,9 @@ func TestOnlyWhatChangedIsWritten(t *testing.T) {
 		want := s.snapshot(dataplane.Empty(), s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0])), other)
 		s.sync(want, false)
 		before, at := s.rules(), s.listener()
+		if !s.plane.Relays(dataplane.TCP, at) {
+			s.Errorf("the plane does not know that it relays what comes to %s", at)
+		}
 		want = s.snapshot(want, s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[1])), other)
 		if r := s.sync(want, false); r.Writes != 1 {
 			s.Errorf("an endpoint's change writes %d, want the listener's route alone", r.Writes)

@@ -70,6 +70,12 @@ func (p *Plane) Close() error {
 	return errors.Join(errs...)
 }
 
+// Relays tells whether a destination is a listener of the plane, to which
+// conntrack sees the flows of Services go. It is safe for concurrent use.
+func (p *Plane) Relays(protocol dataplane.Protocol, to netip.AddrPort) bool {
+	return p.relay.Listens(protocol, to)
+}
+
 // pass is one Sync.
 type pass struct {
 	*Plane
