@@ -229,7 +229,7 @@ func (r *Reconciler) sync(ctx context.Context, l *lane) {
 func (r *Reconciler) log(res SyncResult, l *lane) {
 	log := r.cfg.Log.With("plane", res.Plane.Name, "revision", res.Want.Revision())
 	if res.Err != nil {
-		log.Error("Sync failed", "err", res.Err, "failures", l.failures, "retryIn", l.notBefore.Sub(time.Now()).Round(time.Millisecond))
+		log.Error("Sync failed", "err", res.Err, "failures", l.failures, "retryIn", time.Until(l.notBefore).Round(time.Millisecond))
 		return
 	}
 	log.Debug("Synced", "writes", res.Report.Writes, "full", res.Report.Full, "duration", res.Duration)
@@ -240,7 +240,7 @@ func (r *Reconciler) log(res SyncResult, l *lane) {
 		log.Warn("Repaired what somebody else changed", "difference", d.String())
 	}, func(more int) { log.Warn("Repaired more of what somebody else changed", "count", more) })
 	for _, w := range res.Report.Warnings {
-		log.Warn(w)
+		log.Warn("Plane warns", "warning", w)
 	}
 }
 
