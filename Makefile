@@ -15,7 +15,7 @@ NODES  ?= 2
 MODULES := $(shell sed -n 's,^\t*\(use \)\{0\,1\}\./,,p' go.work)
 
 # Packages whose tests program the kernel, in network namespaces of their own.
-KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables
+KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables modules/userspace
 
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
