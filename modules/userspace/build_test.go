@@ -12,7 +12,7 @@ import (
 
 // many is a snapshot of n Services with two endpoints each, of which the last is
 // another version if changed.
-func many(t *testing.T, n int, changed bool) *dataplane.Snapshot {
+func many(t testing.TB, n int, changed bool) *dataplane.Snapshot {
 	t.Helper()
 	b := dataplane.Empty().Edit()
 	node := netip.MustParseAddr("192.168.77.10")
