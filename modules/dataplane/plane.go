@@ -57,9 +57,18 @@ type Report struct {
 	// Warnings are what an operator must know although nothing failed, such as
 	// rules of ours in the iptables back end that is not in use, which win.
 	Warnings []string
+	// Objects counts what the plane holds in the kernel, by the mode's own
+	// kinds: for rules of iptables, by table. Nil if there is nothing to count.
+	Objects map[string]ObjectCount
 	// Again is when the plane wants the next Sync at the latest, because
 	// something drains; zero if it has no such wish.
 	Again time.Time
+}
+
+// ObjectCount counts kernel objects of one kind.
+type ObjectCount struct {
+	Held    int // now in the kernel
+	Written int // by this Sync
 }
 
 // Failure is a ServicePort that could not be programmed.

@@ -198,11 +198,15 @@ func (s *pass) restore(ctx context.Context, p *plan) (writes uint32, err error) 
 func (s *pass) confirm(tx netfilter.Transaction, sums digests) {
 	for _, c := range tx.Chains {
 		id := chainID{tx.Table, c.Name}
+		s.counted(tx.Table, sums[id].rules-s.have[id].rules, len(c.Rules))
 		s.have[id] = sums[id]
 	}
 	for _, name := range tx.Delete {
-		delete(s.have, chainID{tx.Table, name})
+		id := chainID{tx.Table, name}
+		s.counted(tx.Table, -s.have[id].rules, 0)
+		delete(s.have, id)
 	}
+	s.counted(tx.Table, 0, len(tx.Insert))
 	if s.reading == nil {
 		return
 	}

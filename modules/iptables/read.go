@@ -13,7 +13,12 @@ import (
 // digests tell what is in each of our chains, without keeping the rules:
 // those of 10,000 Services would fill 40 MB. Two different chains have the
 // same digest once in 2^64 times.
-type digests map[chainID]uint64
+type digests map[chainID]digest
+
+type digest struct {
+	sum   uint64
+	rules int
+}
 
 // digester makes digests that can be compared with each other.
 type digester struct {
@@ -23,12 +28,12 @@ type digester struct {
 
 func newDigester() *digester { return &digester{seed: maphash.MakeSeed()} }
 
-func (d *digester) of(rules []netfilter.Rule) uint64 {
+func (d *digester) of(rules []netfilter.Rule) digest {
 	d.text = d.text[:0]
 	for i := range rules {
 		d.text = append(rules[i].Append(d.text), '\n')
 	}
-	return maphash.Bytes(d.seed, d.text)
+	return digest{maphash.Bytes(d.seed, d.text), len(rules)}
 }
 
 // reading is what the kernel holds of ours.

@@ -26,6 +26,7 @@ type Plane struct {
 	last    *dataplane.Snapshot
 	model   *model
 	have    digests
+	held    map[netfilter.Table]int // rules in the chains of have
 	digest  *digester
 	witness witness
 
@@ -53,7 +54,7 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 	if p.model == nil {
 		report.Warnings = slices.Clone(p.warnings)
 	}
-	s := &pass{Plane: p, report: &report, now: req.Now}
+	s := &pass{Plane: p, report: &report, now: req.Now, written: make(map[netfilter.Table]int)}
 	if err := s.run(ctx, req.Want); err != nil {
 		p.forget()
 		if report.Removed != nil {
@@ -85,6 +86,7 @@ type pass struct {
 	reading *reading // of this Sync, until its first commit
 	// refusals counts the writes that were refused.
 	refusals int
+	written  map[netfilter.Table]int // rules
 }
 
 func (s *pass) run(ctx context.Context, want *dataplane.Snapshot) error {
@@ -136,6 +138,10 @@ func (s *pass) read(ctx context.Context) error {
 		}
 	}
 	s.reading, s.have = r, r.chains
+	s.held = make(map[netfilter.Table]int)
+	for id, d := range s.have {
+		s.held[id.table] += d.rules
+	}
 	return nil
 }
 
@@ -245,8 +251,18 @@ func (s *pass) removed(want *dataplane.Snapshot, changes []change) []dataplane.F
 	return slices.Compact(gone)
 }
 
+// counted keeps count of the rules in our chains.
+func (s *pass) counted(t netfilter.Table, more, written int) {
+	s.held[t] += more
+	s.written[t] += written
+}
+
 // tell completes the report.
 func (s *pass) tell() {
+	s.report.Objects = make(map[string]dataplane.ObjectCount)
+	for _, t := range tables() {
+		s.report.Objects[string(t)] = dataplane.ObjectCount{Held: s.held[t], Written: s.written[t]}
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(s.failed), dataplane.ServicePortName.Compare) {
 		s.report.Failed = append(s.report.Failed, dataplane.Failure{Name: name, Err: s.failed[name]})
 	}

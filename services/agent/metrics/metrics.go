@@ -21,6 +21,7 @@ type Metrics struct {
 	lastSync                                 *prometheus.GaugeVec
 	writes, repaired                         *prometheus.CounterVec
 	failedPorts                              *prometheus.GaugeVec
+	rules, rulesWritten                      *prometheus.GaugeVec
 	restoreFailures, partialFailures         *prometheus.CounterVec
 
 	changes
@@ -45,6 +46,8 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 		lastSync:        f.gauge("sync_proxy_rules_last_timestamp_seconds", "When a Sync last succeeded.", family),
 		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed, whatever the mode.", family),
 		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs that had to leave a Service port out, whatever the mode.", family),
+		rules:           f.gauge("sync_proxy_rules_iptables_total", "Rules in chains of ours.", "table", family),
+		rulesWritten:    f.gauge("sync_proxy_rules_iptables_last", "Rules that the last Sync wrote.", "table", family),
 		changes:         newChanges(f),
 		healthz:         f.counter("proxy_healthz_total", "Answers of /healthz.", "code"),
 		livez:           f.counter("proxy_livez_total", "Answers of /livez.", "code"),
@@ -117,6 +120,10 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 	m.failedPorts.WithLabelValues(f).Set(float64(len(res.Report.Failed)))
 	if len(res.Report.Failed) > 0 {
 		m.partialFailures.WithLabelValues(f).Inc()
+	}
+	for table, n := range res.Report.Objects {
+		m.rules.WithLabelValues(table, f).Set(float64(n.Held))
+		m.rulesWritten.WithLabelValues(table, f).Set(float64(n.Written))
 	}
 	m.applied(f, res.Want)
 	for _, t := range res.Triggers {

@@ -23,7 +23,10 @@ func TestNames(t *testing.T) {
 	m.Published(snapshot(t, nil, port("a", "10.0.0.1:80")))
 	result := dataplane.SyncResult{
 		Plane: dataplane.NamedPlane{Family: dataplane.IPv4}, Want: m.last, Start: time.Now(),
-		Triggers: []time.Time{time.Now()}, Report: dataplane.Report{Full: true, Failed: []dataplane.Failure{{}}},
+		Triggers: []time.Time{time.Now()}, Report: dataplane.Report{
+			Full: true, Failed: []dataplane.Failure{{}},
+			Objects: map[string]dataplane.ObjectCount{"nat": {Held: 12, Written: 3}},
+		},
 	}
 	m.Synced(result)
 	result.Report.Full = false
@@ -46,6 +49,7 @@ func TestNames(t *testing.T) {
 		sync_proxy_rules_last_queued_timestamp_seconds sync_proxy_rules_endpoint_changes_pending
 		sync_proxy_rules_endpoint_changes_total sync_proxy_rules_service_changes_pending
 		sync_proxy_rules_service_changes_total sync_proxy_rules_no_local_endpoints_total
+		sync_proxy_rules_iptables_total sync_proxy_rules_iptables_last
 		sync_proxy_rules_iptables_restore_failures_total sync_proxy_rules_iptables_partial_restore_failures_total
 		network_programming_duration_seconds proxy_healthz_total proxy_livez_total
 		conntrack_reconciler_sync_duration_seconds conntrack_reconciler_deleted_entries_total`) {
@@ -55,6 +59,9 @@ func TestNames(t *testing.T) {
 	}
 	if v := testutil.ToFloat64(m.restoreFailures.WithLabelValues("IPv4")); v != 1 {
 		t.Errorf("%v failed restores, want 1", v)
+	}
+	if v := testutil.ToFloat64(m.rules.WithLabelValues("nat", "IPv4")); v != 12 {
+		t.Errorf("%v rules in nat, want 12", v)
 	}
 	if v := testutil.ToFloat64(m.cleaned.WithLabelValues("IPv4")); v != 3 {
 		t.Errorf("%v deleted flows, want 3", v)
