@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/portway/portway/lab/internal/cache"
@@ -103,7 +104,8 @@ func (n *Node) key(entries []image.Entry, required []string) *cache.Key {
 	return key
 }
 
-// entries are the files of a node above Debian's.
+// entries are the files of a node above Debian's, always in the same order: they
+// are part of the image's key.
 func (n *Node) entries(required []string) ([]image.Entry, error) {
 	pause := ""
 	for _, name := range required {
@@ -132,6 +134,7 @@ func (n *Node) entries(required []string) ([]image.Entry, error) {
 	add("/usr/local/bin/", n.bins.others["containerd"], "containerd", "containerd-shim-runc-v2", "ctr")
 	add("/usr/local/bin/", n.bins.others["critools"], "crictl")
 	add("/opt/cni/bin/", n.bins.others["cni"], "host-local", "loopback", "portmap", "ptp")
+	slices.SortFunc(entries, func(a, b image.Entry) int { return strings.Compare(a.Path, b.Path) })
 	return entries, nil
 }
 

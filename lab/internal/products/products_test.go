@@ -243,6 +243,12 @@ func TestNodeEntries(t *testing.T) {
 			t.Errorf("no %s in the node", path)
 		}
 	}
+	for range 10 { // a map's order must not get into the image's key
+		again, err := n.entries([]string{"r/kube-apiserver:v1", "r/pause:3"})
+		if err != nil || !slices.Equal(again, entries) {
+			t.Fatalf("the same node has other entries, %v", err)
+		}
+	}
 	if _, err := n.entries([]string{"r/kube-apiserver:v1"}); err == nil {
 		t.Error("no error without a pause image")
 	}
