@@ -58,3 +58,14 @@ func TestAround(t *testing.T) {
 		t.Error("sets are destroyed while rules may name them")
 	}
 }
+
+func TestWrites(t *testing.T) {
+	tx := Transaction{Chains: []Chain{{Name: "EMPTY"}, {Name: "TWO", Rules: make([]Rule, 2)}}, Insert: make([]PlacedRule, 1), Delete: []string{"OLD"}}
+	if n := tx.Writes(); n != 5 {
+		t.Errorf("a transaction writes %d, want 5", n)
+	}
+	p := SetPlan{Create: []Set{{Entries: make([]SetEntry, 2)}}, Add: make([]SetChange, 1), Destroy: []string{"old"}}
+	if n := p.Writes(); n != 5 {
+		t.Errorf("a plan of sets writes %d, want 5", n)
+	}
+}

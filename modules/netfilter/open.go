@@ -62,3 +62,17 @@ func LocalAddresses() (func(netip.Addr) bool, error) {
 	}
 	return func(a netip.Addr) bool { return has[a] }, nil
 }
+
+// WarnOfOthers says what an operator must know of rules of ours that other back
+// ends hold; nothing if there are none.
+func (b Backend) WarnOfOthers(ctx context.Context, ours func(chain string) bool) []string {
+	left, err := b.LeftInOthers(ctx, ours)
+	switch {
+	case err != nil:
+		return []string{fmt.Sprintf("whether another iptables back end holds rules of ours is not known: %v", err)}
+	case len(left) > 0:
+		return []string{fmt.Sprintf("iptables-%s is in use for %s, but another back end holds rules that packets pass too: %s",
+			b.Name, b.Family, strings.Join(left, ", "))}
+	}
+	return nil
+}

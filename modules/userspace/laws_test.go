@@ -18,6 +18,7 @@ import (
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/netfiltertest"
 	"github.com/portway/portway/modules/relay"
 )
 
@@ -56,7 +57,7 @@ func openHere(fail func() error) dataplanetest.Open {
 			return nil, err
 		}
 		if fail != nil {
-			p.kernel = faulty{p.kernel, fail}
+			p.kernel = netfiltertest.Failing(p.kernel, fail)
 		}
 		return p, nil
 	}
@@ -95,38 +96,4 @@ func dialIn(ns *os.File, mark *atomic.Uint32) relay.DialFunc {
 		r := <-done
 		return r.conn, r.err
 	}
-}
-
-// faulty is a kernel whose calls may fail before they are made.
-type faulty struct {
-	netfilter.Kernel
-	fail func() error
-}
-
-func (k faulty) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Save(ctx, t, visit)
-}
-
-func (k faulty) Restore(ctx context.Context, tx netfilter.Transaction) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Restore(ctx, tx)
-}
-
-func (k faulty) Sets(ctx context.Context, keep func(string) bool) ([]netfilter.Set, error) {
-	if err := k.fail(); err != nil {
-		return nil, err
-	}
-	return k.Kernel.Sets(ctx, keep)
-}
-
-func (k faulty) ChangeSets(ctx context.Context, plan netfilter.SetPlan) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.ChangeSets(ctx, plan)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -64,15 +63,7 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	mark := new(atomic.Uint32)
 	p := newPlane(f, h, relay.Config{Log: o.Log, Dial: relay.Dialer(mark.Load)}, mark)
 	p.chunk = h.Backend().ChainsPerRestore()
-	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)
-	if err != nil {
-		p.warnings = append(p.warnings, fmt.Sprintf("whether another iptables back end holds rules of ours is not known: %v", err))
-	}
-	if len(left) > 0 {
-		p.warnings = append(p.warnings, fmt.Sprintf(
-			"iptables-%s is in use for %s, but another back end holds rules that packets pass too: %s",
-			h.Backend().Name, f, strings.Join(left, ", ")))
-	}
+	p.warnings = h.Backend().WarnOfOthers(ctx, ownsAnywhere)
 	return p, nil
 }
 

@@ -135,15 +135,9 @@ func jumpsOf(id chainID) []netfilter.Rule {
 
 // writes counts the rules, chains and entries that the plan changes.
 func (p plan) writes() int {
-	n := len(p.sets.Add) + len(p.sets.Remove) + len(p.sets.Destroy)
-	for _, s := range slices.Concat(p.sets.Create, p.sets.Replace) {
-		n += 1 + len(s.Entries)
-	}
-	for _, tx := range p.tables {
-		n += len(tx.Remove) + len(tx.Insert) + len(tx.Delete)
-		for _, c := range tx.Chains {
-			n += max(1, len(c.Rules))
-		}
+	n := p.sets.Writes()
+	for i := range p.tables {
+		n += p.tables[i].Writes()
 	}
 	return n
 }
