@@ -150,7 +150,7 @@ func (s *site) sink() <-chan int64 {
 	return received
 }
 
-// Bytes go from socket to socket in the kernel: what the relay's process itself
+// The bytes of a stream go from socket to socket in the kernel: what the relay's process itself
 // reads and writes (which /proc counts for read and write, and not for splice)
 // is next to nothing. And a stream through it is not much slower than one past
 // it, measured in turns in one run, with a loose floor: this is no benchmark.

@@ -13,14 +13,15 @@ import (
 // pair is a connection through the relay. Each direction has a goroutine.
 type pair struct {
 	halfClosed time.Duration
+	buffers    *sync.Pool
 	mu         sync.Mutex
 	half       bool // one direction is over
 }
 
 // join carries bytes both ways until both sides have said all, one of them
 // breaks, or what is left after one has said all is silent for too long.
-func join(a, b *net.TCPConn, halfClosed time.Duration) {
-	p := &pair{halfClosed: halfClosed}
+func (r *Relay) join(a, b *net.TCPConn) {
+	p := &pair{halfClosed: r.cfg.HalfClosed, buffers: &r.buffers}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -49,27 +50,52 @@ func (p *pair) carry(to, from *net.TCPConn) {
 	_ = to.SetReadDeadline(time.Now().Add(p.halfClosed)) // a closed one needs none
 }
 
-// busy is for how long a direction keeps its pipe without asking whether there
-// is still something to carry. Many connections that wake up for a moment share
-// few pipes if it is short, and a stream hardly feels it.
-const busy = 20 * time.Millisecond
+// small is how many bytes are carried through this process. More of them are a
+// stream, which is spliced for as long as busy without asking again.
+const (
+	small = 16 << 10
+	busy  = 200 * time.Millisecond
+)
 
 // copy carries bytes until the end. io.Copy splices from socket to socket
-// through a pipe of the kernel, two files that it keeps until it returns. So
-// that idle connections need none, it is called when there are bytes, and comes
-// back soon.
+// through a pipe of the kernel: two files, which it keeps while it waits, and
+// afterwards until Go collects garbage. So that ten thousand connections that
+// say a word now and then do not use up the files, only streams are spliced.
 func (p *pair) copy(to, from *net.TCPConn) error {
 	for {
 		if err := p.await(from); err != nil {
 			return err
 		}
-		if err := from.SetReadDeadline(time.Now().Add(busy)); err != nil {
-			return err
+		more, err := p.copySome(to, from)
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-		if _, err := io.Copy(to, from); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil && more {
+			if err = from.SetReadDeadline(time.Now().Add(busy)); err != nil {
+				return err
+			}
+			if _, err = io.Copy(to, from); err == nil {
+				return nil
+			}
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 	}
+}
+
+// copySome carries what is there, up to a limit, and tells whether there may be
+// more.
+func (p *pair) copySome(to, from *net.TCPConn) (more bool, err error) {
+	buf := p.buffers.Get().(*[maxDatagram]byte)
+	defer p.buffers.Put(buf)
+	n, err := from.Read(buf[:small])
+	if n > 0 {
+		if _, err := to.Write(buf[:n]); err != nil {
+			return false, err
+		}
+	}
+	return n == small, err
 }
 
 // await waits for bytes or the end.

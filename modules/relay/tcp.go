@@ -76,7 +76,7 @@ func (l *Listener) serve(client *net.TCPConn) {
 		abort(client)
 		return
 	}
-	join(client, conn.(*net.TCPConn), l.relay.cfg.HalfClosed)
+	l.relay.join(client, conn.(*net.TCPConn))
 }
 
 // abort closes a connection with a reset.
