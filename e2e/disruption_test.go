@@ -15,7 +15,7 @@ import (
 
 // What others need too is disturbed here, so nothing else runs meanwhile.
 var _ = Describe("Disruption", Serial, anyFamily, func() {
-	It("loses no request while the agent is replaced, and while it is killed", anyMode, limit, func(ctx SpecContext) {
+	It("loses no request while the agent is replaced, and while it is killed", keepsFlows, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
 		w.servers(ctx, "web", 2)
 		svc := w.service(ctx, "web", nodePorts)
@@ -32,6 +32,25 @@ var _ = Describe("Disruption", Serial, anyFamily, func() {
 		for _, client := range clients[:2] {
 			expectAnswers(ctx, client.pod, http(svc), w.podNames(ctx, "web")...)
 		}
+	})
+
+	It("serves again once the agent that was killed is back", anyMode, limit, func(ctx SpecContext) {
+		w := newWorld(ctx)
+		w.servers(ctx, "dns", 2)
+		svc := w.service(ctx, "dns", nodePorts)
+		n := clients[0].node
+		socket, err := cluster.OpenUDP(ctx, udpNodePort(svc, n)[0].To.String())
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(socket.Close)
+		answers := func() (string, error) { return socket.Ask("hostname") }
+		Eventually(ctx, answers).Should(BeElementOf(w.podNames(ctx, "dns")))
+		renewAgent(ctx, n)
+		killAgent(ctx, n)
+		// The flow of an old socket too, not only new ones (kubernetes#125467).
+		Eventually(ctx, answers).Should(BeElementOf(w.podNames(ctx, "dns")))
+		w.scale(ctx, "dns", 3)
+		expectAnswers(ctx, clients[0].pod, http(svc), w.podNames(ctx, "dns")...)
+		expectAnswers(ctx, cluster.Outside(), udpNodePort(svc, n), w.podNames(ctx, "dns")...)
 	})
 
 	It("serves while the API server is away, and follows it when it is back", anyMode, limit, func(ctx SpecContext) {

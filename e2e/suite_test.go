@@ -21,6 +21,9 @@ var (
 	// keepsSource are the modes in which a packet that needs no masquerading
 	// arrives with the address of its sender. A relay in user space cannot.
 	keepsSource = Label("iptables", "ipvs", "nftables")
+	// keepsFlows are the modes whose connections outlive the agent. Those of a
+	// relay end with it.
+	keepsFlows = Label("iptables", "ipvs", "nftables")
 	// usesNAT are the modes that hang on rules in the nat table.
 	usesNAT = Label("iptables", "userspace")
 	// smoke is a choice that takes less than a minute.

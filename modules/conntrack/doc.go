@@ -12,7 +12,6 @@
 // it after each good Sync of a plane, on a goroutine of its own. A [Table] is
 // the kernel's table over netlink.
 //
-// It is not for modes that keep their own memory of UDP flows, such as
-// userspace: there the kernel translates to a socket of the relay, which is no
-// endpoint.
+// In a mode like userspace the kernel translates to sockets of our own process;
+// [Cleaner.Spare] is for the plane to tell which of them there are.
 package conntrack
