@@ -222,7 +222,7 @@ func TestIdleConnectionsAreCheap(t *testing.T) {
 	}
 	kib := relay.number(t, "status", "VmRSS")
 	t.Logf("%d idle connections: %d MiB, %d MiB without", n, kib/1024, empty/1024)
-	if limit := 300 * 1024 * n / 10_000; kib-empty > limit {
+	if limit := memoryFactor * 300 * 1024 * n / 10_000; kib-empty > limit {
 		t.Errorf("%d idle connections take %d KiB, want at most %d", n, kib-empty, limit)
 	}
 }
