@@ -1,4 +1,5 @@
-# Everything here also works by hand; the targets only remember the commands.
+# Everything here also works by hand; the targets only remember the commands. The
+# lab installs what it needs by itself.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -97,7 +98,7 @@ verify: go $(LINT) ## modsync, layers, conventions, format, workflows, each modu
 ##@ Lab
 
 .PHONY: lab-up
-lab-up: lab-deps ## create a kind cluster whose Services are made by Portway
+lab-up: go ## create a kind cluster whose Services are made by Portway
 	$(GO) run ./lab/cmd/lab up --mode $(MODE) --family $(FAMILY) --nodes $(NODES)
 
 .PHONY: lab-status
@@ -105,7 +106,7 @@ lab-status: go ## what the lab runs
 	$(GO) run ./lab/cmd/lab status
 
 .PHONY: lab-load
-lab-load: lab-deps ## rebuild the agent and roll it out
+lab-load: go ## rebuild the agent and roll it out
 	$(GO) run ./lab/cmd/lab load
 
 .PHONY: lab-down
@@ -121,10 +122,6 @@ e2e: go ## run the end-to-end tests in the lab (MODE, FAMILY, LABELS)
 .PHONY: deps
 deps: ## install the Debian packages that tests need
 	@tools/install-deps
-
-.PHONY: lab-deps
-lab-deps: go
-	@tools/install-deps lab
 
 .PHONY: modules
 modules:
