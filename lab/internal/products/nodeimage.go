@@ -71,7 +71,7 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 	if err != nil {
 		return "", err
 	}
-	name := "portway-lab/node:" + n.key(entries, required).String()
+	name := nodeRepository + ":" + n.key(entries, required).String()
 	unlock, err := cache.Lock(ctx, filepath.Join(m.Store.Dir, "node-image.lock"))
 	if err != nil {
 		return "", err
@@ -177,8 +177,26 @@ func (b nodeBuild) run(ctx context.Context, entries []image.Entry, note func(str
 	if err != nil {
 		return fmt.Errorf("node image %s: %w", b.name, err)
 	}
+	return b.removeOlder(ctx)
+}
+
+// removeOlder removes the node images that this one replaces: each is more than
+// a gigabyte. Docker refuses to remove one that a node still uses.
+func (b nodeBuild) removeOlder(ctx context.Context) error {
+	out, err := b.docker.Output(ctx, "image", "ls", "--format={{.Repository}}:{{.Tag}}", nodeRepository)
+	if err != nil {
+		return fmt.Errorf("older node images: %w", err)
+	}
+	for _, name := range strings.Fields(out) {
+		if name != b.name {
+			_, _ = b.docker.Output(ctx, "image", "rm", name)
+		}
+	}
 	return nil
 }
+
+// nodeRepository is the name of node images in Docker; their tag is their key.
+const nodeRepository = "portway-lab/node"
 
 // importScript runs containerd while it imports the archive from its standard
 // input. It also makes the base specification of every container, as kind's
