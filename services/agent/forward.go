@@ -99,16 +99,22 @@ func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPla
 			a.close(planes)
 			return nil, nil, err
 		}
-		// A mode whose flows live in our process has none to go stale.
-		if c.mode.Has(dataplane.KeepFlows) {
-			cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
-			cleaners, p = append(cleaners, cleaner), cleaner.Watch(p)
+		cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
+		// Flows to a port that our process relays from are never stale.
+		if r, ok := p.(relaying); ok {
+			cleaner.Spare(r.Relays)
 		}
+		cleaners = append(cleaners, cleaner)
 		planes = append(planes,
-			dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: p},
+			dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: cleaner.Watch(p)},
 			dataplane.NamedPlane{Name: loopbackName(f), Family: f, Plane: relay.NewLoopback(f, relay.Config{Log: a.log})})
 	}
 	return planes, cleaners, nil
+}
+
+// relaying is a plane whose flows end at ports of this process.
+type relaying interface {
+	Relays(dataplane.Protocol, netip.AddrPort) bool
 }
 
 func (a *agent) close(planes []dataplane.NamedPlane) {
@@ -207,7 +213,7 @@ func (a *agent) serveLocal(ctx context.Context, r *dataplane.Reconciler) error {
 	}
 	l, err := listenLocal(ctx, a.opts.Agent.Socket)
 	if err == nil {
-		err = serveHTTP(ctx, l, (&localAPI{r, &a.published}).handler())
+		err = serveHTTP(ctx, l, (&localAPI{r, &a.published, a.choice.Load().mode.Lacks}).handler())
 	}
 	if err != nil {
 		a.log.Error("portwayctl cannot ask this agent", "err", err)

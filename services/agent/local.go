@@ -21,6 +21,7 @@ import (
 type localAPI struct {
 	reconciler *dataplane.Reconciler
 	published  *atomic.Pointer[dataplane.Snapshot]
+	lacks      []dataplane.Capability // of the mode, which explains why it does otherwise
 }
 
 // listenLocal makes the socket, for root alone. One that a process before us
@@ -106,14 +107,15 @@ func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
 		// NodePorts on loopback have a plane of their own; each of the two
 		// knows nothing of the other's flows.
 		if loopback := loopbackName(dataplane.FamilyOf(flow.Dst.Addr())); (p.Plane == loopback) == flow.Dst.Addr().IsLoopback() {
-			answers = append(answers, explained(p))
+			answers = append(answers, a.explained(p))
 		}
 	}
 	writeJSON(w, map[string]any{"flow": flow.String(), "planes": answers})
 }
 
-func explained(p dataplane.PlaneExplanation) explanation {
-	e := explanation{Plane: p.Plane, Should: verdictOf(p.Verdict), Notes: p.Explanation.Notes}
+func (a *localAPI) explained(p dataplane.PlaneExplanation) explanation {
+	should := p.Verdict.Lacking(a.lacks)
+	e := explanation{Plane: p.Plane, Should: verdictOf(should), Notes: p.Explanation.Notes}
 	if p.Err != nil {
 		e.Error = p.Err.Error()
 		return e
@@ -128,7 +130,7 @@ func explained(p dataplane.PlaneExplanation) explanation {
 		}
 		e.Does = append(e.Does, out)
 	}
-	if err := p.Verdict.Agrees(p.Explanation); err != nil {
+	if err := should.Agrees(p.Explanation); err != nil {
 		e.Disagreement = err.Error()
 	} else {
 		e.Agree = true

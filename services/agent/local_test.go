@@ -80,7 +80,7 @@ func shop(t *testing.T) *dataplane.Snapshot {
 }
 
 // askable is a local API with a plane behind it that has applied the shop.
-func askable(t *testing.T, p *plane) http.Handler {
+func askable(t *testing.T, p *plane, lacks ...dataplane.Capability) http.Handler {
 	t.Helper()
 	synced := make(chan struct{}, 10)
 	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
@@ -91,7 +91,7 @@ func askable(t *testing.T, p *plane) http.Handler {
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	a := &localAPI{r, new(atomic.Pointer[dataplane.Snapshot])}
+	a := &localAPI{reconciler: r, published: new(atomic.Pointer[dataplane.Snapshot]), lacks: lacks}
 	a.published.Store(shop(t))
 	r.Publish(a.published.Load())
 	<-synced
@@ -153,6 +153,17 @@ func TestExplainDisagreement(t *testing.T) {
 	}
 }
 
+// A mode that cannot keep a source is asked for what it can.
+func TestExplainKnowsWhatTheModeLacks(t *testing.T) {
+	const path = "/explain?proto=tcp&src=10.244.1.2:5000&iface=vethc&dst=10.96.0.10:80"
+	_, body := ask(askable(t, &plane{}, dataplane.KeepSource), path)
+	for _, want := range []string{`"masquerade": "yes"`, `is not masqueraded`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
+	}
+}
+
 func TestSnapshotAnswer(t *testing.T) {
 	code, body := ask(askable(t, &plane{}), "/snapshot")
 	for _, want := range []string{`"servicePorts": 1`, `"frontends": 1`, `"Name": "n1"`} {
@@ -160,14 +171,14 @@ func TestSnapshotAnswer(t *testing.T) {
 			t.Errorf("%d, no %s in %s", code, want, body)
 		}
 	}
-	nothing := &localAPI{nil, new(atomic.Pointer[dataplane.Snapshot])}
+	nothing := &localAPI{published: new(atomic.Pointer[dataplane.Snapshot])}
 	if code, body := ask(nothing.handler(), "/snapshot"); code != 503 {
 		t.Errorf("without a snapshot: %d %s", code, body)
 	}
 }
 
 func TestFlow(t *testing.T) {
-	a := &localAPI{nil, new(atomic.Pointer[dataplane.Snapshot])}
+	a := &localAPI{published: new(atomic.Pointer[dataplane.Snapshot])}
 	a.published.Store(shop(t))
 	for _, test := range []struct{ query, want string }{
 		{"dst=10.96.0.10:80", "TCP 192.168.77.10:40000 -> 10.96.0.10:80 from the node"},
