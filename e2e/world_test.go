@@ -48,8 +48,9 @@ func netexec(httpPort, udpPort int32) corev1.Container {
 		Args:            []string{"netexec", fmt.Sprintf("--http-port=%d", httpPort), fmt.Sprintf("--udp-port=%d", udpPort)},
 		Ports:           []corev1.ContainerPort{{Name: "http", ContainerPort: httpPort}},
 		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/hostname", Port: intstr.FromInt32(httpPort)}},
-			PeriodSeconds: 1,
+			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/hostname", Port: intstr.FromInt32(httpPort)}},
+			PeriodSeconds:  1,
+			TimeoutSeconds: 5, // on a machine that has much to do
 		},
 	}
 }
@@ -132,14 +133,12 @@ func (w *world) editServers(ctx context.Context, name string, edit func(*appsv1.
 	}).Should(Succeed())
 }
 
-// pods are the ready pods of a Deployment that are not going away.
+// pods are those of a Deployment that are not going away.
 func (w *world) pods(ctx context.Context, name string) []corev1.Pod {
 	GinkgoHelper()
 	list, err := c.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 	Expect(err).NotTo(HaveOccurred())
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
-		return p.DeletionTimestamp != nil || !cluster.IsReady(&p)
-	})
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 func (w *world) podNames(ctx context.Context, name string) []string {
