@@ -126,8 +126,9 @@ func parseDial(raw []byte, tries int) ([]string, error) {
 	return out.Responses, fmt.Errorf("%d of %d tries failed: %w", len(out.Errors), tries, end)
 }
 
-// patience is how long a place that is ours waits for an answer.
-const patience = 2 * time.Second
+// patience is how long to wait for an answer, the same everywhere: it is what
+// netexec has.
+const patience = 5 * time.Second
 
 // separator stands between answers, which may have lines and blanks.
 const separator = "\x1e"
