@@ -41,7 +41,7 @@ const (
 
 // deployClients puts both kinds of client on every node.
 func deployClients(ctx context.Context) {
-	createNamespace(ctx, clientNamespace)
+	ensureNamespace(ctx, clientNamespace)
 	for _, ds := range []*appsv1.DaemonSet{clientSet("client", podPort), clientSet("host", hostPort)} {
 		ds.Spec.Template.Spec.HostNetwork = ds.Name == "host"
 		_, err := c.AppsV1().DaemonSets(clientNamespace).Create(ctx, ds, metav1.CreateOptions{})
@@ -97,12 +97,20 @@ func findClients(ctx context.Context) []client {
 	return all
 }
 
-func createNamespace(ctx context.Context, name string) {
+// ensureNamespace makes a namespace. One that an earlier run is still deleting
+// must go first; one that it left is good.
+func ensureNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
-	_, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		Expect(err).NotTo(HaveOccurred())
-	}
+	Eventually(ctx, func(g Gomega) {
+		_, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			g.Expect(err).NotTo(HaveOccurred())
+			return
+		}
+		ns, err := c.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(ns.DeletionTimestamp).To(BeNil(), "namespace %s is being deleted", name)
+	}).Should(Succeed())
 }
 
 func deleteNamespace(ctx context.Context, name string) {
