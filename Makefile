@@ -115,6 +115,7 @@ lab-down: go ## remove the lab, and all that it left on the machine
 
 .PHONY: e2e
 e2e: go ## run the end-to-end tests in the lab (MODE, FAMILY, LABELS)
+	$(GO) run ./lab/cmd/lab test-image
 	$(GO) tool ginkgo run --procs=4 --label-filter '$(or $(LABELS),$(MODE) && $(FAMILY))' ./e2e
 
 ##@ Tools
