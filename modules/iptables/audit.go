@@ -66,7 +66,7 @@ func differences(m *model, expect digests, r *reading) []dataplane.Difference {
 		}
 	}
 	for id, rules := range r.hooks {
-		if want := wantJumps(id); !inPlace(id.table, rules, want) {
+		if want := wantJumps(id); !netfilter.InFront(rules, want, ownIn(id.table)) {
 			ours := slices.DeleteFunc(slices.Clone(rules), func(r netfilter.Rule) bool { return !isOurs(id.table, r) })
 			all = append(all, dataplane.Difference{
 				Object: id.String() + ", our jumps in front", Want: text(want), Have: text(ours),

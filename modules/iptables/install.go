@@ -213,7 +213,7 @@ func (s *pass) confirm(tx netfilter.Transaction, sums digests) {
 	for _, placed := range [][]netfilter.PlacedRule{tx.Remove, tx.Insert} {
 		for _, r := range placed {
 			id := chainID{tx.Table, r.Chain}
-			foreign := slices.DeleteFunc(s.reading.hooks[id], func(r netfilter.Rule) bool { return isOurs(tx.Table, r) })
+			foreign := slices.DeleteFunc(s.reading.hooks[id], ownIn(tx.Table))
 			s.reading.hooks[id] = append(slices.Clone(wantJumps(id)), foreign...)
 		}
 	}

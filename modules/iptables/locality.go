@@ -42,12 +42,7 @@ func ofFamily(ps []netip.Prefix, f dataplane.Family) []netip.Prefix {
 func fromNode() netfilter.Rule { return netfilter.Rule{SourceType: netfilter.Local} }
 
 // fromPod matches the flows of pods that are not the node's.
-func (l locality) fromPod() netfilter.Rule {
-	if l.detector.Prefix.IsValid() {
-		return netfilter.Rule{Source: netfilter.MatchPrefix(l.detector.Prefix)}
-	}
-	return netfilter.Rule{In: l.iface()}
-}
+func (l locality) fromPod() netfilter.Rule { return netfilter.FromPods(l.detector) }
 
 // notFromPod matches all other flows, those of the node included: what the
 // node sends has no incoming interface.
@@ -59,14 +54,6 @@ func (l locality) notFromPod() netfilter.Rule {
 		r.In.Not = true
 	}
 	return r
-}
-
-func (l locality) iface() netfilter.IfaceMatch {
-	name := l.detector.Interface
-	if l.detector.IsPrefix {
-		name += "+"
-	}
-	return netfilter.IfaceMatch{Name: name}
 }
 
 // everyone tells whether the detector takes every source for a pod, which no

@@ -3,11 +3,8 @@ package iptables
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -41,24 +38,8 @@ func Mode(o Options) dataplane.Mode {
 	return dataplane.Mode{Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup}
 }
 
-// host finds the back end.
 func (o Options) host(ctx context.Context, f dataplane.Family) (*netfilter.Host, error) {
-	if o.Backend == "" {
-		b, err := netfilter.Detect(ctx, f)
-		return netfilter.NewHost(b, o.wait()), err
-	}
-	all, err := netfilter.Backends(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, len(all))
-	for i, b := range all {
-		if b.Name == o.Backend {
-			return netfilter.NewHost(b, o.wait()), nil
-		}
-		names[i] = b.Name
-	}
-	return nil, fmt.Errorf("the iptables back end %q is not installed: there is %s", o.Backend, strings.Join(names, " and "))
+	return netfilter.OpenHost(ctx, f, o.Backend, o.wait())
 }
 
 // probe tries every kind of rule and set that the mode writes.
@@ -79,36 +60,18 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	if h.Backend().Name == netfilter.NFT {
 		k = nftHost{h}
 	}
-	p := newPlane(f, k, localAddresses)
+	p := newPlane(f, k, netfilter.LocalAddresses)
 	p.randomFully = h.RandomFully(ctx)
 	p.chunk = h.Backend().ChainsPerRestore()
-	left, err := h.Backend().LeftInOthers(ctx, ownsAnywhere)
-	if err != nil {
-		p.warnings = append(p.warnings, fmt.Sprintf("whether another iptables back end holds rules of ours is not known: %v", err))
-	}
-	if len(left) > 0 {
-		p.warnings = append(p.warnings, fmt.Sprintf(
-			"iptables-%s is in use for %s, but another back end holds rules that packets pass too: %s",
-			h.Backend().Name, f, strings.Join(left, ", ")))
-	}
+	p.warnings = h.Backend().WarnOfOthers(ctx, ownsAnywhere)
 	return p, nil
 }
 
 // cleanup removes what the mode has in either back end, and what kube-proxy
 // left in it.
 func (o Options) cleanup(ctx context.Context, f dataplane.Family) error {
-	all, err := netfilter.Backends(ctx, f)
-	if err != nil {
-		return fmt.Errorf("clean up iptables mode for %s: %w", f, err)
-	}
-	var errs []error
-	for _, b := range all {
-		errs = append(errs, netfilter.Remove(ctx, netfilter.NewHost(b, o.wait()), netfilter.Owned{Chain: ownsChain}))
-	}
-	// Sets belong to no back end, and go when no rule names them any more.
-	sets := netfilter.Owned{Set: func(name string) bool { return ownsSet(f, name) }}
-	errs = append(errs, netfilter.Remove(ctx, netfilter.NewHost(all[0], o.wait()), sets))
-	if err := errors.Join(errs...); err != nil {
+	owned := netfilter.Owned{Chain: ownsChain, Set: func(name string) bool { return ownsSet(f, name) }}
+	if err := netfilter.RemoveFromAll(ctx, f, owned, o.wait()); err != nil {
 		return fmt.Errorf("clean up iptables mode for %s: %w", f, err)
 	}
 	return nil
@@ -134,21 +97,6 @@ func newPlane(f dataplane.Family, k netfilter.Kernel, local func() (func(netip.A
 	p := &Plane{family: f, kernel: k, local: local}
 	p.forget()
 	return p
-}
-
-// localAddresses asks this network namespace which addresses it has.
-func localAddresses() (func(netip.Addr) bool, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	has := make(map[netip.Addr]bool)
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			has[p.Addr().Unmap()] = true
-		}
-	}
-	return func(a netip.Addr) bool { return has[a] }, nil
 }
 
 // needs are a few rules that between them use all matches, targets and types

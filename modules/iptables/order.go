@@ -24,29 +24,5 @@ func givesMeaning(f dataplane.Family, set string) bool {
 
 // around cuts a plan for sets into what comes before the rules and after them.
 func around(f dataplane.Family, p netfilter.SetPlan) (before, after netfilter.SetPlan) {
-	before.Replace, after.Destroy = p.Replace, p.Destroy
-	for _, s := range p.Create {
-		if givesMeaning(f, s.Name) {
-			for _, e := range s.Entries {
-				after.Add = append(after.Add, netfilter.SetChange{Set: s.Name, Type: s.Type, Entry: e})
-			}
-			s.Entries = nil
-		}
-		before.Create = append(before.Create, s)
-	}
-	for _, c := range p.Add {
-		if givesMeaning(f, c.Set) {
-			after.Add = append(after.Add, c)
-		} else {
-			before.Add = append(before.Add, c)
-		}
-	}
-	for _, c := range p.Remove {
-		if givesMeaning(f, c.Set) {
-			before.Remove = append(before.Remove, c)
-		} else {
-			after.Remove = append(after.Remove, c)
-		}
-	}
-	return before, after
+	return p.Around(func(set string) bool { return givesMeaning(f, set) })
 }

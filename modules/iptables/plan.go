@@ -78,19 +78,7 @@ func (p *plan) chain(id chainID, rules []netfilter.Rule, have digests, d *digest
 
 // hook puts our jumps first in one of the kernel's chains, unless they are.
 func (p *plan) hook(id chainID, rules []netfilter.Rule) {
-	want := wantJumps(id)
-	if inPlace(id.table, rules, want) {
-		return
-	}
-	tx := p.table(id.table)
-	for _, r := range rules {
-		if isOurs(id.table, r) {
-			tx.Remove = append(tx.Remove, netfilter.PlacedRule{Chain: id.name, Rule: r})
-		}
-	}
-	for i, r := range want {
-		tx.Insert = append(tx.Insert, netfilter.PlacedRule{Chain: id.name, At: i + 1, Rule: r})
-	}
+	p.table(id.table).PutInFront(id.name, rules, wantJumps(id), ownIn(id.table))
 }
 
 func wantJumps(id chainID) []netfilter.Rule {
@@ -106,31 +94,16 @@ func isOurs(t netfilter.Table, r netfilter.Rule) bool {
 	return jumps(r.Target) && ownsChain(t, r.Target.Name)
 }
 
-// inPlace tells whether our jumps are there, once, and before anything that
-// might take a Service's flow away (CVE-2019-9946). Calico insists on being
-// first in every chain; it translates only its own floating addresses, and
-// moving back and forth would never end.
-func inPlace(t netfilter.Table, rules, want []netfilter.Rule) bool {
-	for len(rules) > 0 && strings.HasPrefix(rules[0].Target.Name, "cali-") && len(want) > 0 {
-		rules = rules[1:]
-	}
-	if len(rules) < len(want) || !slices.Equal(rules[:len(want)], want) {
-		return false
-	}
-	return !slices.ContainsFunc(rules[len(want):], func(r netfilter.Rule) bool { return isOurs(t, r) })
+// ownIn tells which rules of a table are our jumps.
+func ownIn(t netfilter.Table) func(netfilter.Rule) bool {
+	return func(r netfilter.Rule) bool { return isOurs(t, r) }
 }
 
 // writes counts the rules, chains and entries that the plan changes.
 func (p *plan) writes() int {
-	n := len(p.sets.Add) + len(p.sets.Remove) + len(p.sets.Destroy)
-	for _, s := range slices.Concat(p.sets.Create, p.sets.Replace) {
-		n += 1 + len(s.Entries)
-	}
-	for _, tx := range p.tables {
-		n += len(tx.Remove) + len(tx.Insert) + len(tx.Delete)
-		for _, c := range tx.Chains {
-			n += max(1, len(c.Rules))
-		}
+	n := p.sets.Writes()
+	for i := range p.tables {
+		n += p.tables[i].Writes()
 	}
 	return n
 }
