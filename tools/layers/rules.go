@@ -24,7 +24,7 @@ func Layers() [][]string {
 	return [][]string{
 		{"modules/dataplane"},
 		{"modules/netfilter", "modules/relay"},
-		{"modules/servicecache", "modules/iptables", "modules/userspace", "modules/conntrack", "modules/healthcheck"},
+		{"modules/servicecache", "modules/iptables", "modules/userspace", "modules/ipvs", "modules/conntrack", "modules/healthcheck"},
 		{"services/agent", "services/ctl"},
 	}
 }
