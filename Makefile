@@ -25,6 +25,9 @@ patterns = $(patsubst %,./%/...,$(1))
 
 LINT := build/tools/golangci-lint
 
+# Runs tests on a kernel with IPVS.
+SECOND_KERNEL := build/tools/secondkernel
+
 ##@ Build
 
 .PHONY: build
@@ -124,6 +127,7 @@ e2e: go ## run the end-to-end tests in the lab (MODE, FAMILY, LABELS)
 deps: ## install the Debian packages that tests need
 	@tools/install-deps
 
+.PHONY: $(SECOND_KERNEL)
 .PHONY: modules
 modules:
 	@printf '%s\n' $(MODULES)
@@ -131,6 +135,10 @@ modules:
 .PHONY: go
 go:
 	@command -v $(GO) >/dev/null || { echo "Go is not installed; go.work names the version" >&2; exit 1; }
+
+# Static, since it is also the init of a kernel.
+$(SECOND_KERNEL): go
+	@CGO_ENABLED=0 $(GO) build -o $@ ./tools/secondkernel
 
 # Compiled once: from an empty build cache it takes two minutes.
 $(LINT): tools/lint/go.mod tools/lint/go.sum | go

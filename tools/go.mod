@@ -8,7 +8,9 @@ tool (
 )
 
 require (
+	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/mod v0.35.0
+	golang.org/x/sys v0.50.0
 	golang.org/x/tools v0.44.0
 )
 
@@ -26,7 +28,7 @@ require (
 	github.com/onsi/ginkgo/v2 v2.34.0 // indirect
 	github.com/rhysd/actionlint v1.7.12 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v4 v4.0.0-rc.3 // indirect
 	golang.org/x/sync v0.20.0 // indirect
-	golang.org/x/sys v0.43.0 // indirect
 )
