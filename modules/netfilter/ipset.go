@@ -154,7 +154,7 @@ func (s *Set) read(msg []byte) {
 		case nl.IPSET_ATTR_ADT:
 			for _, data := range attributes(v) {
 				var e SetEntry
-				e.read(data)
+				e.read(s.Type, data)
 				s.Entries = append(s.Entries, e)
 			}
 		}

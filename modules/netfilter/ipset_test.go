@@ -35,6 +35,10 @@ func everySet(f dataplane.Family) []Set {
 		{Name: "T-NET", Type: HashNet, Family: f, Entries: []SetEntry{{Net: net}, {Net: host}}},
 		{Name: "T-PORT", Type: BitmapPort, FirstPort: 30000, LastPort: 32767, Entries: []SetEntry{{Port: 30001}}},
 		{Name: "T-TIME", Type: HashIP, Family: f, Expires: true, Timeout: 10800},
+		{Name: "T-IPPORTNET", Type: HashIPPortNet, Family: f, Entries: []SetEntry{
+			{Net: host, Protocol: dataplane.TCP, Port: 80, SecondNet: net},
+			{Net: host, Protocol: dataplane.TCP, Port: 80, SecondNet: netip.PrefixFrom(b, b.BitLen())},
+		}},
 	}
 }
 

@@ -39,8 +39,9 @@ const (
 	Rejected
 )
 
-// Step is a rule that a packet met.
+// Step is a rule that a packet met, or what stands in Place.
 type Step struct {
+	Place  string
 	Table  Table
 	Chain  string
 	Number int // from 1; zero is the chain's policy
@@ -50,9 +51,12 @@ type Step struct {
 	Note string
 }
 
-// Object names the rule as an operator would look for it.
+// Object names the step as an operator would look for it.
 func (s Step) Object() string {
-	if s.Number == 0 {
+	switch {
+	case s.Place != "":
+		return s.Place
+	case s.Number == 0:
 		return fmt.Sprintf("%s chain %s policy", s.Table, s.Chain)
 	}
 	return fmt.Sprintf("%s chain %s rule %d", s.Table, s.Chain, s.Number)
@@ -74,6 +78,8 @@ type Outcome struct {
 	Verdict Verdict
 	// Local says that the packet reached a socket of this node.
 	Local bool
+	// Balanced says that IPVS chose the destination.
+	Balanced bool
 	// Probability is the product of what the statistic matches on the way
 	// said, from 0 to 1.
 	Probability float64
@@ -87,7 +93,7 @@ func (o *Outcome) Translated() bool { return o.Packet.States&StateDNAT != 0 }
 func (o *Outcome) Masqueraded() bool { return o.Packet.States&StateSNAT != 0 }
 
 // Explain tells the outcome in the words of the contract: Forward if the flow
-// was sent to another destination, NotOurs if it was left alone.
+// was sent to another destination or balanced, NotOurs if it was left alone.
 func (o *Outcome) Explain() dataplane.Outcome {
 	e := dataplane.Outcome{Action: dataplane.NotOurs, Probability: o.Probability}
 	switch {
@@ -95,7 +101,7 @@ func (o *Outcome) Explain() dataplane.Outcome {
 		e.Action = dataplane.Reject
 	case o.Verdict == Dropped:
 		e.Action = dataplane.Drop
-	case o.Translated():
+	case o.Translated(), o.Balanced:
 		e.Action = dataplane.Forward
 		e.Endpoint = o.Packet.Destination
 		e.Masqueraded = o.Masqueraded()

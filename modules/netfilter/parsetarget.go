@@ -53,6 +53,8 @@ func targetKind(name string) TargetKind {
 		return TargetMark
 	case "SET":
 		return TargetAddSet
+	case "NETMAP":
+		return TargetNetmap
 	}
 	return TargetJump
 }
@@ -62,6 +64,8 @@ func (t *Target) complete() bool {
 	switch t.Kind {
 	case TargetDNAT, TargetSNAT:
 		return t.To.Addr().IsValid()
+	case TargetNetmap:
+		return t.Net.IsValid()
 	case TargetReject, TargetAddSet, TargetDelSet, TargetMapMark:
 		return t.Name != ""
 	}
@@ -76,6 +80,8 @@ func (p *parser) targetOption(t *Target, word []byte) bool {
 		return string(word) == "--to-destination" && p.to(t)
 	case TargetSNAT:
 		return string(word) == "--to-source" && p.to(t)
+	case TargetNetmap:
+		return string(word) == "--to" && p.net(t)
 	case TargetRedirect:
 		return string(word) == "--to-ports" && p.redirect(t)
 	case TargetMasquerade:
@@ -116,6 +122,17 @@ func (p *parser) to(t *Target) bool {
 	a, err := netip.ParseAddr(string(word))
 	t.To = netip.AddrPortFrom(a, 0)
 	return err == nil && a.Zone() == ""
+}
+
+// net reads a prefix.
+func (p *parser) net(t *Target) bool {
+	word := p.next()
+	if t.Net.IsValid() {
+		return false
+	}
+	net, err := netip.ParsePrefix(string(word))
+	t.Net = net
+	return err == nil && net == net.Masked()
 }
 
 func (p *parser) redirect(t *Target) bool {

@@ -19,6 +19,9 @@ func (t *Target) append(b []byte) []byte {
 		return t.appendTo(append(b, "DNAT --to-destination "...))
 	case TargetSNAT:
 		return t.appendTo(append(b, "SNAT --to-source "...))
+	case TargetNetmap:
+		b = appendIP(append(b, "NETMAP --to "...), t.Net.Addr())
+		return strconv.AppendInt(append(b, '/'), int64(t.Net.Bits()), 10)
 	case TargetRedirect:
 		return t.appendRedirect(b)
 	case TargetMark:

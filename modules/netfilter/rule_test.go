@@ -80,6 +80,8 @@ func features(f dataplane.Family) map[Table][]Rule {
 			{Protocol: tcp, Target: DNAT(to)},
 			{Protocol: tcp, Probability: OneIn(5), Target: DNAT(to)},
 			{Target: DNAT(netip.AddrPortFrom(addr, 0))},
+			{Target: Netmap(prefix)},
+			{Destination: MatchAddr(addr), Target: Netmap(netip.PrefixFrom(other, 8))},
 			{Protocol: tcp, Target: Redirect(10256)},
 			{Target: Redirect(0)},
 			{Target: SetXMark(0x4000, 0x4000)},

@@ -11,11 +11,12 @@ type SetType string
 
 // The types that planes use.
 const (
-	HashIP       SetType = "hash:ip"
-	HashNet      SetType = "hash:net"
-	HashIPPort   SetType = "hash:ip,port"
-	HashIPPortIP SetType = "hash:ip,port,ip"
-	BitmapPort   SetType = "bitmap:port"
+	HashIP        SetType = "hash:ip"
+	HashNet       SetType = "hash:net"
+	HashIPPort    SetType = "hash:ip,port"
+	HashIPPortIP  SetType = "hash:ip,port,ip"
+	HashIPPortNet SetType = "hash:ip,port,net"
+	BitmapPort    SetType = "bitmap:port"
 )
 
 // Set is an ipset with its entries.
@@ -46,6 +47,8 @@ type SetEntry struct {
 	Port     uint16
 	// Second is the last address of a hash:ip,port,ip.
 	Second netip.Addr
+	// SecondNet is the prefix of a hash:ip,port,net; its length is not 0.
+	SecondNet netip.Prefix
 	// Mark is set on packets by [MapMark], in the bits of MarkMask.
 	Mark, MarkMask uint32
 	// Timeout is the time that is left, in seconds; zero is for ever.

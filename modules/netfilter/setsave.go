@@ -134,6 +134,10 @@ func (e *SetEntry) parts(t SetType, part []string) (err error) {
 	if e.Port, err = parsePort(port); err != nil || len(part) == 2 {
 		return err
 	}
+	if t == HashIPPortNet {
+		e.SecondNet, err = parsePrefix(part[2])
+		return err
+	}
 	e.Second, err = netip.ParseAddr(part[2])
 	return err
 }

@@ -17,6 +17,8 @@ func (t SetType) revision() byte {
 		return 4
 	case HashNet:
 		return 6
+	case HashIPPortNet:
+		return 7
 	case BitmapPort:
 		return 3
 	}
@@ -67,10 +69,14 @@ func (w *attributeWriter) entry(t SetType, e *SetEntry, line uint32) {
 	if t == HashIPPortIP {
 		w.ip(nl.IPSET_ATTR_IP2, e.Second)
 	}
-	if t == HashIPPort || t == HashIPPortIP {
+	if t == HashIPPortNet {
+		w.ip(nl.IPSET_ATTR_IP2, e.SecondNet.Addr())
+		w.bytes(nl.IPSET_ATTR_CIDR2, byte(e.SecondNet.Bits()))
+	}
+	if t.hasPort() {
 		w.bytes(nl.IPSET_ATTR_PROTO, byte(e.Protocol))
 	}
-	if t == HashIPPort || t == HashIPPortIP || t == BitmapPort {
+	if t.hasPort() || t == BitmapPort {
 		w.uint16(nl.IPSET_ATTR_PORT, e.Port)
 	}
 	if e.Timeout != 0 {
@@ -111,9 +117,9 @@ func (s *Set) header(data []byte) {
 	}
 }
 
-func (e *SetEntry) read(data []byte) {
+func (e *SetEntry) read(t SetType, data []byte) {
 	var addr netip.Addr
-	bits := -1
+	bits, secondBits := -1, -1
 	for kind, v := range attributes(data) {
 		switch kind {
 		case nl.IPSET_ATTR_IP:
@@ -122,6 +128,8 @@ func (e *SetEntry) read(data []byte) {
 			bits = int(firstByte(v))
 		case nl.IPSET_ATTR_IP2:
 			e.Second = ipOf(v)
+		case nl.IPSET_ATTR_CIDR2:
+			secondBits = int(firstByte(v))
 		case nl.IPSET_ATTR_PROTO:
 			e.Protocol = dataplane.Protocol(firstByte(v))
 		case nl.IPSET_ATTR_PORT:
@@ -133,6 +141,12 @@ func (e *SetEntry) read(data []byte) {
 				e.Mark, e.MarkMask = be32(v[:4]), be32(v[4:])
 			}
 		}
+	}
+	if t == HashIPPortNet {
+		if secondBits < 0 { // the kernel leaves out what is as long as can be
+			secondBits = e.Second.BitLen()
+		}
+		e.SecondNet, e.Second = netip.PrefixFrom(e.Second, secondBits), netip.Addr{}
 	}
 	if !addr.IsValid() {
 		return

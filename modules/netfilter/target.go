@@ -26,6 +26,7 @@ const (
 	TargetAddSet
 	TargetDelSet
 	TargetMapMark
+	TargetNetmap
 )
 
 // Target is what a rule does with a packet. Make one with the functions
@@ -43,6 +44,8 @@ type Target struct {
 	Parts string
 	// To is the new destination or source; port zero keeps the port.
 	To netip.AddrPort
+	// Net is where a netmap sends flows to.
+	Net netip.Prefix
 	// Value and Mask change the mark to (mark &^ Mask) ^ Value.
 	Value, Mask uint32
 	// Timeout of an entry added to a set, in seconds.
@@ -81,6 +84,11 @@ func PortUnreachable(f dataplane.Family) string {
 
 // DNAT sends the flow to another destination; port zero keeps the port.
 func DNAT(to netip.AddrPort) Target { return Target{Kind: TargetDNAT, To: to} }
+
+// Netmap sends the flow to the address of a prefix that ends in the same bits as
+// its destination does; the port stays. One rule gives each of any number of
+// addresses another one.
+func Netmap(to netip.Prefix) Target { return Target{Kind: TargetNetmap, Net: to.Masked()} }
 
 // SNAT sends the flow from another source; port zero lets the kernel choose.
 func SNAT(to netip.AddrPort) Target { return Target{Kind: TargetSNAT, To: to} }

@@ -93,6 +93,8 @@ func (t *traversal) target(to *Target, o Outcome, depth int) (stay, back []Outco
 		o.Verdict = Rejected
 	case TargetDNAT:
 		p.translate(to.To)
+	case TargetNetmap:
+		p.translate(netip.AddrPortFrom(mapInto(to.Net, p.Destination.Addr()), 0))
 	case TargetRedirect:
 		p.translate(netip.AddrPortFrom(p.self(), to.To.Port()))
 	case TargetMasquerade:
@@ -131,6 +133,20 @@ func (t *traversal) jump(to *Target, o Outcome, depth int) (stay, back []Outcome
 		return nil, came
 	}
 	return came, nil
+}
+
+// mapInto is the address of a prefix that ends in the same bits as another one.
+func mapInto(to netip.Prefix, a netip.Addr) netip.Addr {
+	mask := maskOf(to.Bits(), a.Is4()).AsSlice()
+	bytes, base := a.AsSlice(), to.Addr().AsSlice()
+	if len(base) != len(bytes) {
+		return a
+	}
+	for i := range bytes {
+		bytes[i] = base[i] | bytes[i]&^mask[i]
+	}
+	mapped, _ := netip.AddrFromSlice(bytes)
+	return mapped
 }
 
 // translate changes the destination and remembers the first one. To conntrack

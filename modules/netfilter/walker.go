@@ -19,6 +19,9 @@ type Walker struct {
 	// MasqueradeAs says which source the node gives a packet. If it is nil
 	// the source stays, for rules that come after.
 	MasqueradeAs func(Packet) netip.Addr
+	// Balance is IPVS: what its virtual servers make of a packet; false if the
+	// packet is for none of them. Nil: there are none.
+	Balance func(Packet) (Balanced, bool)
 	// Forget is the prefix of the names of sets that are taken for empty: a
 	// new client, of which affinity remembers nothing.
 	Forget string
@@ -71,8 +74,11 @@ func (w *Walker) Follow(p Packet) []Outcome {
 	}
 	list := w.through(start, hooks("PREROUTING", Raw, Mangle, NAT))
 	local, remote := split(w.route(list))
-	local = w.through(local, hooks("INPUT", Mangle, Filter, NAT))
+	local = w.through(local, hooks("INPUT", Mangle, Filter))
+	local, relayed := w.balance(local)
+	local = w.through(local, hooks("INPUT", NAT))
 	remote = w.through(remote, hooks("FORWARD", Mangle, Filter))
+	remote = append(remote, w.resend(relayed)...)
 	remote = w.through(remote, hooks("POSTROUTING", Mangle, NAT))
 	return append(local, remote...)
 }
@@ -80,7 +86,10 @@ func (w *Walker) Follow(p Packet) []Outcome {
 // send follows what the node itself sends. What it sends to itself comes in
 // again through the loopback device, where translation is over already.
 func (w *Walker) send(list []Outcome) []Outcome {
-	list = w.through(list, hooks("OUTPUT", Raw, Mangle, NAT, Filter))
+	list = w.through(list, hooks("OUTPUT", Raw, Mangle, NAT))
+	list, relayed := w.balance(list)
+	list = w.through(list, hooks("OUTPUT", Filter))
+	list = append(list, w.resend(relayed)...)
 	list = w.through(w.route(list), hooks("POSTROUTING", Mangle, NAT))
 	local, remote := split(list)
 	for i := range local {

@@ -144,10 +144,15 @@ func (w *Walker) lookup(set, parts string, p *Packet) (SetEntry, bool) {
 // isKnown says whether the walk can look into sets of the type.
 func (t SetType) isKnown() bool {
 	switch t {
-	case HashIP, HashNet, HashIPPort, HashIPPortIP, BitmapPort:
+	case HashIP, HashNet, HashIPPort, HashIPPortIP, HashIPPortNet, BitmapPort:
 		return true
 	}
 	return false
+}
+
+// hasPort says whether entries have a protocol and a port next to an address.
+func (t SetType) hasPort() bool {
+	return t == HashIPPort || t == HashIPPortIP || t == HashIPPortNet
 }
 
 // dimensions of the set's type: how many parts of a packet it looks at.
@@ -159,10 +164,11 @@ func (t SetType) holds(e *SetEntry, part []string, p *Packet) bool {
 		return e.Net.Contains(p.end(part[0]).Addr())
 	case BitmapPort:
 		return e.Port == p.end(part[0]).Port() && p.Protocol.HasPorts()
-	case HashIPPort, HashIPPortIP:
+	case HashIPPort, HashIPPortIP, HashIPPortNet:
 		return e.Net.Contains(p.end(part[0]).Addr()) && e.Protocol == p.Protocol &&
 			e.Port == p.end(part[1]).Port() &&
-			(t == HashIPPort || e.Second == p.end(part[2]).Addr())
+			(t != HashIPPortIP || e.Second == p.end(part[2]).Addr()) &&
+			(t != HashIPPortNet || e.SecondNet.Contains(p.end(part[2]).Addr()))
 	}
 	return false
 }

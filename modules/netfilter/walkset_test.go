@@ -14,6 +14,11 @@ func TestWalkLooksIntoSets(t *testing.T) {
 	tcp80 := SetEntry{Net: dst, Protocol: dataplane.TCP, Port: 80}
 	triple := tcp80
 	triple.Second = src.Addr()
+	network := func(from string) SetEntry {
+		e := tcp80
+		e.SecondNet = netip.MustParsePrefix(from)
+		return e
+	}
 	udp80, tcp81 := tcp80, tcp80
 	udp80.Protocol, tcp81.Port = dataplane.UDP, 81
 	rows := []struct {
@@ -33,6 +38,9 @@ func TestWalkLooksIntoSets(t *testing.T) {
 		{HashIPPort, tcp81, "dst,dst", false},
 		{HashIPPortIP, triple, "dst,dst,src", true},
 		{HashIPPortIP, triple, "dst,dst,dst", false},
+		{HashIPPortNet, network("10.0.0.0/8"), "dst,dst,src", true},
+		{HashIPPortNet, network("10.1.0.0/16"), "dst,dst,src", false},
+		{HashIPPortNet, network("10.0.0.0/8"), "dst,dst,dst", false},
 		{BitmapPort, SetEntry{Port: 80}, "dst", true},
 		{BitmapPort, SetEntry{Port: 80}, "src", false},
 	}
