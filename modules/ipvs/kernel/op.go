@@ -76,6 +76,8 @@ var (
 	// ErrAddress: the address cannot be that of a virtual or real server, such
 	// as one of multicast.
 	ErrAddress = errors.New("the kernel does not accept its address or port")
+	// ErrWeight: the weight is negative or too large.
+	ErrWeight = errors.New("the kernel does not accept its weight")
 )
 
 // Refusal is an op that the kernel refused, and nothing else.

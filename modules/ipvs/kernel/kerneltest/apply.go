@@ -40,8 +40,12 @@ func (s *Servers) add(op kernel.Op) error {
 
 // asKept is what the kernel gives back.
 func asKept(s kernel.Server) kernel.Server {
-	s.Persist = (s.Persist + time.Second - 1).Truncate(time.Second)
+	s.Persist = wholeSeconds(s.Persist)
 	return s
+}
+
+func wholeSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
 }
 
 // apply makes a change to a real server.
@@ -49,10 +53,12 @@ func (v *server) apply(op kernel.Op) error {
 	name := op.Real.String()
 	r, ok := v.reals[name]
 	switch {
-	case op.Verb == kernel.AddReal && !isHost(op.Real.Addr()):
-		return kernel.ErrAddress
+	case op.Verb != kernel.DeleteReal && op.Weight < 0:
+		return kernel.ErrWeight
 	case op.Verb == kernel.AddReal && ok:
 		return kernel.ErrExists
+	case op.Verb == kernel.AddReal && !isHost(op.Real.Addr()):
+		return kernel.ErrAddress
 	case op.Verb != kernel.AddReal && !ok:
 		return kernel.ErrNoReal
 	case op.Verb == kernel.DeleteReal:

@@ -164,6 +164,7 @@ func (s *Servers) SetTimeouts(ctx context.Context, t kernel.Timeouts) error {
 		return fmt.Errorf("setting the timeouts: %w", err)
 	}
 	s.messages++
+	t = kernel.Timeouts{TCP: wholeSeconds(t.TCP), TCPFin: wholeSeconds(t.TCPFin), UDP: wholeSeconds(t.UDP)}
 	s.timeouts = t.Or(s.timeouts)
 	return fault.err
 }
