@@ -3,8 +3,15 @@ module github.com/portway/portway/modules/ipvs
 go 1.26.0
 
 require (
+	github.com/moby/ipvs v1.1.0
 	github.com/portway/portway/modules/dataplane v0.0.0
+	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.50.0
+)
+
+require (
+	github.com/sirupsen/logrus v1.9.0 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
 )
 
 replace github.com/portway/portway/modules/dataplane => ../dataplane

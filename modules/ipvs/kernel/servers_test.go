@@ -41,7 +41,9 @@ type bench struct {
 	sample
 }
 
-func (b bench) key(p dataplane.Protocol) kernel.Key { return kernel.Key{Protocol: p, Addr: b.vip, Port: 80} }
+func (b bench) key(p dataplane.Protocol) kernel.Key {
+	return kernel.Key{Protocol: p, Addr: b.vip, Port: 80}
+}
 
 // apply makes changes and wants the refusals, in order.
 func (b bench) apply(t *testing.T, want []error, ops ...kernel.Op) {
