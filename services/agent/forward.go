@@ -38,7 +38,8 @@ func (a *agent) forward(ctx context.Context) error {
 		return err
 	}
 	defer a.close(planes)
-	r := a.newReconciler(ctx, planes)
+	left := a.newLeftovers(c)
+	r := a.newReconciler(ctx, planes, left)
 	source, err := a.newSource(r, c)
 	if err != nil {
 		return err
@@ -52,6 +53,9 @@ func (a *agent) forward(ctx context.Context) error {
 		g.Go(func() error { cleaner.Run(ctx); return ctx.Err() })
 	}
 	g.Go(func() error { r.Run(ctx); return ctx.Err() })
+	for f := range left.ready {
+		g.Go(func() error { left.run(ctx, f); return nil })
+	}
 	g.Go(func() error { return a.serveLocal(ctx, r) })
 	g.Go(func() error {
 		watcher.Run(ctx, func(now []netip.Prefix) {
@@ -132,13 +136,24 @@ func (a *agent) cleaned(p conntrack.Pass) {
 	}
 }
 
-func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane) *dataplane.Reconciler {
+// newLeftovers are none where the agent serves the Services of one proxy name:
+// there may be a kube-proxy on this node that serves the others, and is alive.
+func (a *agent) newLeftovers(c choice) *leftovers {
+	modes := a.chooser.modes
+	if name := a.opts.Agent.ServiceProxyName; name != "" {
+		a.log.Info("What other proxy modes left is not removed: another proxy may be using it", "serviceProxyName", name)
+		modes = nil
+	}
+	return newLeftovers(modes, c, a.log)
+}
+
+func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane, left *leftovers) *dataplane.Reconciler {
 	sync, minimum := config.SyncPeriod(a.opts.Proxy)
 	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
 		Planes: planes, Log: a.log,
 		MinPeriod: max(minimum, 1), // 0 would be the default
 		Resync:    sync,
-		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res) },
+		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res, left) },
 	})
 	a.reconciler.Store(r)
 	// A family that is not served needs nothing to be healthy.
@@ -164,7 +179,7 @@ func loopbackName(f dataplane.Family) string { return "loopback " + f.String() }
 
 // synced is called after each Sync of a plane. Of the one for loopback, whose
 // clients are on this node, neither health nor kube-proxy's metrics know.
-func (a *agent) synced(ctx context.Context, res dataplane.SyncResult) {
+func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *leftovers) {
 	a.teller.synced(res)
 	if res.Plane.Name == loopbackName(res.Plane.Family) {
 		return
@@ -173,6 +188,7 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult) {
 	if res.Err == nil {
 		a.health.Synced(res.Plane.Family)
 		a.services.Sync(ctx, res.Want)
+		left.synced(res.Plane.Family)
 	}
 }
 

@@ -18,7 +18,7 @@ func Modes(log *slog.Logger) []dataplane.Mode {
 		iptables.Mode(iptables.Options{}),
 		unbuilt("ipvs"),
 		userspace.Mode(userspace.Options{Log: log}),
-		unbuilt("nftables"),
+		kubeProxyNFTables(),
 	}
 }
 

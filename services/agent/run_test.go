@@ -43,8 +43,8 @@ func (p *fickle) Sync(ctx context.Context, r dataplane.SyncRequest) (dataplane.R
 func (p *fickle) Close() error { p.closed.Store(true); return nil }
 
 // startAgent runs an agent with a plane, an API server that knows its Node and
-// one Service, and no ports.
-func startAgent(t *testing.T, p *fickle) (a *agent, api *apisim.Server, stop func() error) {
+// one Service, and no ports. There are other modes, which are not in use.
+func startAgent(t *testing.T, p *fickle, others ...dataplane.Mode) (a *agent, api *apisim.Server, stop func() error) {
 	t.Helper()
 	api = apisim.New()
 	t.Cleanup(api.Close)
@@ -71,7 +71,7 @@ func startAgent(t *testing.T, p *fickle) (a *agent, api *apisim.Server, stop fun
 	mode.Lacks = []dataplane.Capability{dataplane.KeepFlows} // no kernel, no flows
 	a = &agent{
 		opts: opts, log: discard(), node: "n1", client: client, machine: kernel.Machine{Root: t.TempDir()}, started: time.Now(),
-		chooser: &chooser{modes: []dataplane.Mode{mode}, kernel: []dataplane.Family{v4}, proxy: "test", log: discard()},
+		chooser: &chooser{modes: append(others, mode), kernel: []dataplane.Family{v4}, proxy: "test", log: discard()},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := a.prepare(ctx); err != nil {
