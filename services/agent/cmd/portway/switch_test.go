@@ -1,0 +1,200 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+	"github.com/portway/portway/services/agent"
+)
+
+// predecessor is what made Services work on the node before the agent in the
+// mode that is to be.
+type predecessor struct {
+	name string
+	// start returns once Services work; stop ends the program, if there is one.
+	start func(*site) (stop func())
+	// keepsFlows: what it leaves in the kernel works without it.
+	keepsFlows bool
+}
+
+// usableModes are the modes that this kernel can run.
+func usableModes(t *testing.T) []dataplane.Mode {
+	var usable []dataplane.Mode
+	for _, m := range agent.Modes(nil) {
+		if m.Open != nil && m.Probe(t.Context(), dataplane.IPv4) == nil {
+			usable = append(usable, m)
+		}
+	}
+	if len(usable) < 2 {
+		t.Fatalf("this kernel runs %d modes: there is nothing to switch between", len(usable))
+	}
+	return usable
+}
+
+func runs(m dataplane.Mode) predecessor {
+	return predecessor{
+		name: m.Name, keepsFlows: m.Has(dataplane.KeepFlows),
+		start: func(s *site) func() {
+			p := s.startMode(m.Name)
+			return func() { p.end(syscall.SIGTERM) }
+		},
+	}
+}
+
+// TestSwitches goes from each mode to each other one, and from kube-proxy in
+// each of its modes to each of ours, with traffic on: what is new works all the
+// time, what is old goes on, and of the old mode nothing is left.
+func TestSwitches(t *testing.T) {
+	modes := usableModes(t)
+	before := kubeProxies(modes)
+	for _, m := range modes {
+		before = append(before, runs(m))
+	}
+	for _, to := range modes {
+		alone := traces(t, to)
+		for _, from := range before {
+			if from.name != to.Name {
+				t.Run(from.name+" to "+to.Name, func(t *testing.T) { switchTo(t, from, to, alone) })
+			}
+		}
+	}
+}
+
+// traces are what a mode leaves in the kernel when it runs alone. Cleaned up,
+// the node is as it was.
+func traces(t *testing.T, m dataplane.Mode) []string {
+	s := newSwitchSite(t)
+	clean := s.traces()
+	s.startMode(m.Name).end(syscall.SIGTERM)
+	alone := s.traces()
+	if len(alone) <= len(clean) {
+		t.Fatalf("%s leaves nothing in the kernel", m.Name)
+	}
+	if out, err := s.rig.Node.Run(t.Context(), "portway", "--cleanup"); err != nil {
+		t.Fatalf("clean up after %s: %v %s", m.Name, err, out)
+	}
+	sameTraces(t, "cleaned up after "+m.Name, s.traces(), clean)
+	return alone
+}
+
+func switchTo(t *testing.T, from predecessor, to dataplane.Mode, alone []string) {
+	s := newSwitchSite(t)
+	stop := from.start(s)
+	old := s.hold()
+	traffic := s.traffic(from.keepsFlows)
+	traffic.flows(before)
+	traffic.enter(between)
+	stop()
+	p := s.startMode(to.Name)
+	traffic.enter(after)
+	s.eventually("the agent has removed what was left", func() (bool, string) {
+		log := p.log.String()
+		return strings.Count(log, "Nothing is left of other proxy modes") == len(dataplane.Families()), log
+	})
+	traffic.flows(after)
+	traffic.end()
+	for _, f := range old {
+		if err := f.echo(); err != nil && from.keepsFlows {
+			t.Errorf("the connection of before, %s, has ended: %v", f.way, err)
+		}
+	}
+	sameTraces(t, "after the switch", s.traces(), alone)
+}
+
+func sameTraces(t *testing.T, when string, have, want []string) {
+	t.Helper()
+	for _, line := range have {
+		if !slices.Contains(want, line) {
+			t.Errorf("%s there is still: %s", when, line)
+		}
+	}
+	for _, line := range want {
+		if !slices.Contains(have, line) {
+			t.Errorf("%s there is no more: %s", when, line)
+		}
+	}
+}
+
+// nodePort is where the Service answers on the node.
+var nodePort = netip.MustParseAddrPort("192.168.77.10:30080")
+
+// vip6 is the Service's address of the other family.
+var vip6 = netip.MustParseAddrPort("[fd00:96::10]:80")
+
+// newSwitchSite has a Service of both families that is reached in every way.
+func newSwitchSite(t *testing.T) *site {
+	s := newSite(t)
+	for _, e := range s.rig.Endpoints {
+		e.Serve(t, rig.TCP, 8080)
+	}
+	svc := web()
+	svc.Spec.Type = corev1.ServiceTypeNodePort
+	svc.Spec.Ports[0].NodePort = int32(nodePort.Port())
+	svc.Spec.ClusterIPs = append(svc.Spec.ClusterIPs, vip6.Addr().String())
+	svc.Spec.IPFamilies = append(svc.Spec.IPFamilies, corev1.IPv6Protocol)
+	four, six := endpoints(s.rig.Endpoints...), endpoints(s.rig.Endpoints...)
+	six.Name, six.AddressType = "web-2", discoveryv1.AddressTypeIPv6
+	for i, e := range s.rig.Endpoints {
+		six.Endpoints[i].Addresses = []string{e.Addr6.String()}
+	}
+	s.set(thisNode(), svc, four, six)
+	return s
+}
+
+// startMode runs the agent in a mode, and waits until Services work.
+func (s *site) startMode(name string) *process {
+	s.t.Helper()
+	p := s.start("--proxy-mode="+name, "--mode-fallback=error", "--detect-local-mode=NodeCIDR")
+	s.eventuallyAnswers(healthz, 200)
+	return p
+}
+
+// traces are what a proxy has in the kernel, by name: chains, rules in chains
+// of others, sets, tables, addresses. Not what is in them: ports are random in
+// userspace mode.
+func (s *site) traces() []string {
+	s.t.Helper()
+	var all []string
+	collect := func(keep func(line string) (string, bool), argv ...string) {
+		out, err := s.rig.Node.Run(s.t.Context(), argv...)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for line := range strings.Lines(out) {
+			if kept, ok := keep(strings.TrimSpace(line)); ok {
+				all = append(all, argv[0]+" "+kept)
+			}
+		}
+	}
+	everything := func(line string) (string, bool) { return line, line != "" }
+	for _, program := range []string{"iptables-save", "ip6tables-save"} {
+		table := ""
+		collect(func(line string) (string, bool) {
+			if strings.HasPrefix(line, "*") {
+				table = line[1:]
+			}
+			name, _, _ := strings.Cut(line, " ")
+			ours := strings.HasPrefix(line, ":KUBE-") || strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A KUBE-")
+			if strings.HasPrefix(line, "-A ") {
+				name = line
+			}
+			return table + " " + name, ours
+		}, program)
+	}
+	collect(everything, "ipset", "list", "-n")
+	collect(func(line string) (string, bool) { return line, strings.HasSuffix(line, " "+kubeProxyTable) }, "nft", "list", "tables")
+	collect(func(line string) (string, bool) {
+		fields := strings.Fields(line)
+		return strings.Join(fields[1:min(4, len(fields))], " "), len(fields) > 3
+	}, "ip", "-o", "address", "show", "scope", "global")
+	slices.Sort(all)
+	return all
+}
