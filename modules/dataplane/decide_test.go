@@ -90,6 +90,7 @@ func testSnapshot(t *testing.T) *Snapshot {
 	return s
 }
 
+// Proves S3.6, S5.11, S5.12.
 func TestDecide(t *testing.T) {
 	s := testSnapshot(t)
 	const pod, farPod, node, out = "10.244.1.9:4000", "10.244.2.9:4000", "192.168.77.10:4000", "198.51.100.7:4000"
@@ -149,6 +150,7 @@ func TestDecide(t *testing.T) {
 }
 
 // kubernetes#20475: an endpoint that reaches itself is masqueraded, and only it.
+// Proves S3.9.
 func TestDecideHairpin(t *testing.T) {
 	s := testSnapshot(t)
 	v := s.Decide(flow("TCP", "veth1", "10.244.1.10:4000", "10.96.0.10:80"))

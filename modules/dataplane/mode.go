@@ -39,9 +39,17 @@ const (
 	// AffinityByPort: affinity binds a client for each Service port and pool
 	// separately.
 	AffinityByPort Capability = "affinity-by-port"
+	// SourcePorts: a client may use one source port for flows to one endpoint
+	// through several frontends at once (kubernetes#107249).
+	SourcePorts Capability = "source-ports"
 	// StableKernelState: equal snapshots give byte-equal kernel state.
 	StableKernelState Capability = "stable-kernel-state"
 )
+
+// Capabilities returns all of them, in the order in which they are shown.
+func Capabilities() []Capability {
+	return []Capability{KeepSource, KeepFlows, AffinityByPort, SourcePorts, StableKernelState}
+}
 
 // Has tells whether the mode has a capability.
 func (m Mode) Has(c Capability) bool { return !slices.Contains(m.Lacks, c) }

@@ -1,10 +1,14 @@
 package dataplanetest
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 )
 
 // fourPorts is one Service with affinity and enough ports and endpoints that a
@@ -19,17 +23,104 @@ web:d TCP 83->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affin
 
 // capabilities is law 7, for what the other laws do not see: that the mode has
 // what it does not declare to lack, and lacks what it does.
+// Proves S6.2, kubernetes#103000.
 func capabilities(t *testing.T, cfg Config) {
 	t.Parallel()
-	state, err := ParseState(fourPorts)
+	b := syncedBed(t, cfg, fourPorts)
+	apart := b.bindsPortsApart()
+	if has := cfg.Mode.Has(dataplane.AffinityByPort); apart != has {
+		t.Errorf("clients are bound for each port separately: %t, and the mode declares %t", apart, has)
+	}
+}
+
+func syncedBed(t *testing.T, cfg Config, text string) *bed {
+	t.Helper()
+	state, err := ParseState(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := newBed(t, cfg, state)
 	b.mustSync(state)
-	apart := b.bindsPortsApart()
-	if has := cfg.Mode.Has(dataplane.AffinityByPort); apart != has {
-		t.Errorf("clients are bound for each port separately: %t, and the mode declares %t", apart, has)
+	return b
+}
+
+// twoFrontends is one endpoint behind two Services.
+const twoFrontends = `
+node detect=ClusterCIDR
+one TCP 80->8080 ips=10.96.0.10,fd00:96::10 nodePort=30080 endpoints=e1
+two TCP 80->8080 ips=10.96.0.11,fd00:96::11 nodePort=30081 endpoints=e1
+`
+
+// sourcePorts is law 7 for flows of one source port (kubernetes#107249).
+func sourcePorts(t *testing.T, cfg Config) {
+	t.Parallel()
+	b := syncedBed(t, cfg, twoFrontends)
+	for f := range b.planes {
+		able := true
+		for sp := range b.want.ServicePorts() {
+			conn, err := b.greeted("c", 5000, netip.AddrPortFrom(clusterIPOf(sp, f), 80))
+			if able = able && err == nil; err == nil {
+				t.Cleanup(func() { conn.Close() })
+			}
+		}
+		if has := cfg.Mode.Has(dataplane.SourcePorts); able != has {
+			t.Errorf("%s: a client reaches one endpoint through two Services from one source port: %t, and the mode declares %t", f, able, has)
+		}
+	}
+}
+
+func clusterIPOf(sp *dataplane.ServicePort, f dataplane.Family) netip.Addr {
+	for _, frontend := range sp.Frontends {
+		if frontend.Kind == dataplane.ClusterIP && frontend.Family == f {
+			return frontend.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// greeted opens a connection from a source port and waits for the server's word.
+func (b *bed) greeted(from string, port uint16, to netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	conn, err := b.rig.Host(from).Dial(ctx, rig.TCP, netip.AddrPortFrom(netip.Addr{}, port), to)
+	if err != nil {
+		return nil, err
+	}
+	if got := rig.Ask(ctx, conn); got.Outcome != rig.Answered {
+		conn.Close()
+		return nil, fmt.Errorf("it is %s", got)
+	}
+	return conn, nil
+}
+
+// masquerade shows that masquerading chooses source ports by chance: those that
+// clients have chosen are kept by some and clash with others' (kubernetes#76699).
+// Proves S3.10.
+func masquerade(t *testing.T, cfg Config) {
+	t.Parallel()
+	b := syncedBed(t, cfg, twoFrontends)
+	node4, node6, err := rig.Addrs("node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const flows = 20
+	for f := range b.planes {
+		kept := 0
+		for port := uint16(5000); port < 5000+flows; port++ {
+			got := rig.Probe{
+				From: b.rig.Host("up"), Proto: rig.TCP, Timeout: patience,
+				Source: netip.AddrPortFrom(netip.Addr{}, port), To: netip.AddrPortFrom(ofFamily(f, node4, node6), 30080),
+			}.Send(t.Context())
+			if got.Outcome != rig.Answered {
+				t.Fatalf("up:%d is %s", port, got)
+			}
+			if got.Source.Port() == port {
+				kept++
+			}
+		}
+		if kept > 1 { // by chance: once in a hundred million runs
+			t.Errorf("%s: of %d masqueraded flows %d keep their source port", f, flows, kept)
+		}
 	}
 }
 

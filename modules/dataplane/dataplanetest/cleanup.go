@@ -4,6 +4,7 @@ import "pgregory.net/rapid"
 
 // cleanup is law 6: what others have is there while the mode runs, and after its
 // cleanup nothing else is.
+// Proves S9.5, kubernetes#59507, kubernetes#70615.
 func cleanup(t *rapid.T, cfg Config) {
 	state := States().Draw(t, "state")
 	newBed(t, cfg, state).checkCleanup(state)

@@ -15,6 +15,7 @@ var errInjected = errors.New("injected fault")
 // attempts no flow is let through that neither the old nor the new snapshot lets
 // through, none is cut that both do, and once the faults end everything is as if
 // there had been none.
+// Proves S7.1, S9.3.
 func faults(t *rapid.T, cfg Config) {
 	if cfg.OpenFaulty == nil {
 		t.Fatalf("mode %s has no way to make its calls fail: set Config.OpenFaulty", cfg.Mode.Name)

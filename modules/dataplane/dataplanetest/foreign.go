@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,6 +63,31 @@ func addForeign(ctx context.Context, node *rig.Host, cfg Config) error {
 	}
 	if _, err := node.Run(ctx, "ipset", "create", "other", "hash:ip"); err != nil {
 		return fmt.Errorf("sets of others: %w", err)
+	}
+	return nil
+}
+
+// hostPortRules are a network plugin's for a host port of a pod: in front of all
+// others, and for every address of the node.
+const hostPortRules = `*nat
+:CNI-HOSTPORT-%[1]d - [0:0]
+-I PREROUTING 1 -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-%[1]d
+-I OUTPUT 1 -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-%[1]d
+-A CNI-HOSTPORT-%[1]d -p tcp -m tcp --dport %[1]d -j DNAT --to-destination %[2]s
+COMMIT
+`
+
+// addHostPort gives a port of the node to a pod elsewhere.
+func addHostPort(ctx context.Context, node *rig.Host, cfg Config, port uint16) error {
+	v4, v6, err := rig.Addrs("remote")
+	if err != nil {
+		return err
+	}
+	for _, f := range dataplane.Families() {
+		to := netip.AddrPortFrom(ofFamily(f, v4, v6), targetPorts[0])
+		if _, err := node.RunInput(ctx, fmt.Sprintf(hostPortRules, port, to), cfg.tool(f, "-restore"), "--noflush"); err != nil {
+			return fmt.Errorf("host port %d: %w", port, err)
+		}
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ func beVictim(t *testing.T, cfg Config, text string) {
 
 // kill is law 8: a process that is killed on its way from one state to another
 // leaves each flow as one of the two says, and a new one gets all right.
+// Proves S7.2, S9.3, calico#13279.
 func kill(t *rapid.T, cfg Config, test string) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)

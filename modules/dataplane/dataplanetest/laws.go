@@ -17,7 +17,11 @@ func RunLaws(t *testing.T, cfg Config) {
 		beVictim(t, cfg, text)
 		return
 	}
-	t.Run("capabilities", func(t *testing.T) { capabilities(t, cfg) })
+	for law, test := range map[string]func(*testing.T, Config){
+		"capabilities": capabilities, "sourcePorts": sourcePorts, "masquerade": masquerade,
+	} {
+		t.Run(law, func(t *testing.T) { test(t, cfg) })
+	}
 	name := t.Name()
 	for law, property := range map[string]func(*rapid.T, Config){
 		"walk": walk, "tamper": tamper, "faults": faults, "cleanup": cleanup,
@@ -46,6 +50,7 @@ func check(t *testing.T, cfg Config, property func(*rapid.T, Config)) {
 }
 
 // walk is laws 1 to 4, and 7.
+// Proves S3.14, S7.1, S9.6, kubernetes#14870, kubernetes#90186.
 func walk(t *rapid.T, cfg Config) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)

@@ -114,27 +114,35 @@ var jumpRules = [][2]string{
 	{"nat", "POSTROUTING -j T-POST"},
 	{"mangle", "PREROUTING -j T-PRE"},
 	{"mangle", "OUTPUT -j T-OUT"},
-	{"filter", "INPUT -j T-PRE"},
-	{"filter", "FORWARD -j T-PRE"},
-	{"filter", "OUTPUT -j T-OUT"},
+	{"filter", "INPUT -m conntrack --ctstate NEW -j T-PRE"},
+	{"filter", "FORWARD -m conntrack --ctstate NEW -j T-PRE"},
+	{"filter", "OUTPUT -m conntrack --ctstate NEW -j T-OUT"},
 }
 
-// withJumps adds the jumps that are missing, in the same transactions: to make the
-// chains beforehand would empty them.
+// withJumps puts the jumps in front that are not, in the same transactions: to
+// make the chains beforehand would empty them.
 func withJumps(rules, saved string) string {
 	for _, j := range jumpRules {
-		if !hasJump(saved, j) {
-			rules = strings.Replace(rules, "*"+j[0]+"\n"+chains, "*"+j[0]+"\n"+chains+"-A "+j[1]+"\n", 1)
+		move := "-I " + j[1] + "\n"
+		switch there, first := hasJump(saved, j); {
+		case first:
+			continue
+		case there:
+			move = "-D " + j[1] + "\n" + move
 		}
+		rules = strings.Replace(rules, "*"+j[0]+"\n"+chains, "*"+j[0]+"\n"+chains+move, 1)
 	}
 	return rules
 }
 
-// hasJump looks into the jump's own table.
-func hasJump(saved string, jump [2]string) bool {
+// hasJump looks into the jump's own table, and whether it is the first rule of
+// its chain.
+func hasJump(saved string, jump [2]string) (there, first bool) {
 	_, table, _ := strings.Cut(saved, "*"+jump[0]+"\n")
 	table, _, _ = strings.Cut(table, "COMMIT\n")
-	return strings.Contains(table, "-A "+jump[1]+"\n")
+	chain, _, _ := strings.Cut(jump[1], " ")
+	at, start := strings.Index(table, "-A "+jump[1]+"\n"), strings.Index(table, "-A "+chain+" ")
+	return at >= 0, at >= 0 && at == start
 }
 
 func (p *naive) cleanup(ctx context.Context) error {
@@ -146,7 +154,7 @@ func (p *naive) cleanup(ctx context.Context) error {
 	for _, t := range []string{"nat", "mangle", "filter"} {
 		fmt.Fprintf(&b, "*%s\n", t)
 		for _, j := range jumpRules {
-			if j[0] == t && hasJump(saved, j) {
+			if there, _ := hasJump(saved, j); j[0] == t && there {
 				fmt.Fprintf(&b, "-D %s\n", j[1])
 			}
 		}
@@ -171,7 +179,7 @@ func (p *naive) render(want *dataplane.Snapshot) string {
 		}
 	}
 	r.addUnclaimed()
-	fmt.Fprintf(&r.nat, "-A T-POST -m mark --mark 0x4000/0x4000 -j MASQUERADE\n")
+	fmt.Fprintf(&r.nat, "-A T-POST -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully\n")
 	if r.fault == "takes all chains" {
 		r.filter.WriteString("-F KUBE-FIREWALL\n")
 	}
@@ -276,7 +284,7 @@ func writeReject(b *strings.Builder, chain, match string) {
 
 func (r *rules) addForward(nat *strings.Builder, chain, match string, sp *dataplane.ServicePort, route dataplane.Route) {
 	switch route.Masquerade {
-	case dataplane.MasqueradeYes:
+	case dataplane.MasqueradeYes, dataplane.MasqueradeEither:
 		if r.fault != "forgets to masquerade" {
 			fmt.Fprintf(nat, "-A %s %s %s\n", chain, match, mark)
 		}
@@ -330,7 +338,7 @@ func (r *rules) markRemote(nat *strings.Builder, chain, match string) {
 // addUnclaimed closes what no Service port has.
 func (r *rules) addUnclaimed() {
 	for ip := range r.want.ClusterIPs() {
-		if dataplane.FamilyOf(ip) == r.family {
+		if dataplane.FamilyOf(ip) == r.family && !r.want.Node().Holds(ip) {
 			for _, chain := range []string{"T-PRE", "T-OUT"} {
 				writeReject(&r.filterLast, chain, fmt.Sprintf("-d %s -p tcp", ip))
 				writeReject(&r.filterLast, chain, "-d "+ip.String())

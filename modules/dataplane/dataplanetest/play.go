@@ -18,7 +18,7 @@ func Play(t *testing.T, cfg Config, s Scenario) {
 	}
 	stage := stage{newBed(t, cfg, s.Acts[0].State), make(map[string]string)}
 	for i, act := range s.Acts {
-		stage.mustSync(act.State)
+		stage.enter(act.State)
 		stage.checkSettled()
 		for _, err := range stage.perform(act.Probes) {
 			t.Errorf("act %d: %v", i+1, err)
@@ -30,6 +30,21 @@ func Play(t *testing.T, cfg Config, s Scenario) {
 type stage struct {
 	*bed
 	bound map[string]string
+}
+
+// enter makes an act's state real.
+func (s stage) enter(state State) {
+	if state.HostPort == 0 {
+		s.mustSync(state)
+		return
+	}
+	if err := addHostPort(s.t.Context(), s.rig.Node, s.cfg, state.HostPort); err != nil {
+		s.t.Fatalf("%v", err)
+	}
+	s.mustSync(state)
+	if _, err := s.sync(true); err != nil { // what others did is seen by a resync
+		s.fail("resync: %v", err)
+	}
 }
 
 // perform sends all probes of an act at once.
@@ -112,6 +127,13 @@ func (s stage) sendOne(p Probe) rig.Result {
 	timeout := rig.DefaultTimeout
 	if p.Outcome != rig.Silent {
 		timeout = patience
+	}
+	if !p.Protocol.HasPorts() { // an echo does not say who sent it
+		got := s.rig.Host(p.From).Ping(s.t.Context(), p.To.Addr(), timeout)
+		if got.Outcome == rig.Answered {
+			got.Server, _ = hostOf(p.To.Addr())
+		}
+		return got
 	}
 	proto := cmp.Or(map[dataplane.Protocol]rig.Protocol{dataplane.UDP: rig.UDP}[p.Protocol], rig.TCP)
 	return rig.Probe{

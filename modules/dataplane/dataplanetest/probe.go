@@ -18,6 +18,7 @@ import (
 //	up UDP 192.168.77.10:30053 silent
 //	node TCP [fd00:96::10]:81 refused
 //	c:5000 UDP 10.96.0.10:53 to e1
+//	c ICMP 10.96.0.10:0 refused
 //
 // "to" wants each of the hosts to be reached by some of many flows and no other;
 // "sticks to" wants all flows at one of them, and at the same one as in the

@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -37,13 +38,19 @@ const (
 
 // State is all that a node is to forward.
 type State struct {
-	Detect          Detect
+	Detect Detect
+	// Interface is how the names of pods' interfaces begin for DetectInterface;
+	// "" is as the rig's do.
+	Interface       string
 	NodePorts       NodePorts
 	MasqueradeAll   bool
 	DropUnallocated bool
 	// DropInternal drops, instead of rejecting, what internalTrafficPolicy Local
 	// leaves without an endpoint on this node.
 	DropInternal bool
+	// HostPort is a TCP port of the node that a pod elsewhere has, by rules that
+	// a network plugin puts in front of all others; 0 is none.
+	HostPort uint16
 	// Ignored are ClusterIPs that belong to another proxy.
 	Ignored  []netip.Addr
 	Services []Service
@@ -129,7 +136,7 @@ func (s State) detectors() []dataplane.Detector {
 		case DetectNode:
 			d.Prefix = ofFamily(f, rig.PodRange4, rig.PodRange6)
 		case DetectInterface:
-			d.Interface, d.IsPrefix = "veth", true
+			d.Interface, d.IsPrefix = cmp.Or(s.Interface, "veth"), true
 		case DetectBridge:
 			d.Interface = bridge
 		default:

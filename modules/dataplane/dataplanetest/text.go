@@ -20,9 +20,11 @@ import (
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node detect=%s nodePorts=%s", s.Detect, s.NodePorts)
+	writeField(&b, "interface", s.Interface, s.Interface != "")
 	writeField(&b, "masqueradeAll", s.MasqueradeAll, s.MasqueradeAll)
 	writeField(&b, "dropUnallocated", s.DropUnallocated, s.DropUnallocated)
 	writeField(&b, "dropInternal", s.DropInternal, s.DropInternal)
+	writeField(&b, "hostPort", s.HostPort, s.HostPort != 0)
 	writeField(&b, "ignored", joined(s.Ignored), s.Ignored != nil)
 	b.WriteByte('\n')
 	for _, svc := range s.Services {
@@ -130,6 +132,8 @@ func (s *State) setField(key, value string) (err error) {
 	switch key {
 	case "detect":
 		s.Detect, err = oneOf(value, DetectNothing, DetectCluster, DetectNode, DetectInterface, DetectBridge)
+	case "interface":
+		s.Interface = value
 	case "nodePorts":
 		s.NodePorts, err = oneOf(value, NodePortsAll, NodePortsPrimary, NodePortsNone)
 	case "masqueradeAll":
@@ -138,6 +142,8 @@ func (s *State) setField(key, value string) (err error) {
 		s.DropUnallocated, err = strconv.ParseBool(value)
 	case "dropInternal":
 		s.DropInternal, err = strconv.ParseBool(value)
+	case "hostPort":
+		s.HostPort, err = parsePort(value)
 	case "ignored":
 		s.Ignored, err = parseList(value, netip.ParseAddr)
 	default:
