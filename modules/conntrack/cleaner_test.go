@@ -71,6 +71,7 @@ func TestPassOnlyWhenSomethingChanged(t *testing.T) {
 
 // TestIssue135323SlowCleaningDelaysNoSync, and what happens meanwhile is one
 // more pass, not many.
+// Proves S7.7, kubernetes#135323.
 func TestIssue135323SlowCleaningDelaysNoSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
@@ -99,6 +100,7 @@ func TestIssue135323SlowCleaningDelaysNoSync(t *testing.T) {
 
 // TestFailedPassIsRepeated, less and less often, whatever happens meanwhile,
 // and with all that it had to do.
+// Proves S7.7.
 func TestFailedPassIsRepeated(t *testing.T) {
 	broken := errors.New("broken")
 	for name, breakIt := range map[string]func(*memory, error){
@@ -149,6 +151,7 @@ func TestFailedPassIsRepeated(t *testing.T) {
 // TestIssue112604FailedSyncLosesNothing: what a failed Sync removed, and what it
 // was to change, is dealt with after the next good one; before that, the rules
 // may still send flows to the old endpoint.
+// Proves S7.7, kubernetes#112604.
 func TestIssue112604FailedSyncLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := flow(port("10.96.0.99:53"), e1) // left by an earlier run
@@ -169,6 +172,7 @@ func TestIssue112604FailedSyncLosesNothing(t *testing.T) {
 
 // TestDeletionIsFoundWithoutTheReport: what the plane's report leaves out, the
 // two snapshots tell.
+// Proves S7.5.
 func TestDeletionIsFoundWithoutTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, flow(vip4, e1), flow(nodePortOf(nodeIP4), e1), flow(nodePortOf(otherNode), e1))
@@ -245,6 +249,7 @@ func (s *endless) Delete(_ context.Context, es []conntrack.Entry) (int, error) {
 }
 
 // TestMemoryDoesNotGrowWithTheTable: a million flows, all stale.
+// Proves S7.7.
 func TestMemoryDoesNotGrowWithTheTable(t *testing.T) {
 	table := &endless{}
 	passes := make(chan conntrack.Pass, 1)

@@ -16,6 +16,7 @@ var nowhere netip.AddrPort
 
 // TestIssue19029EndpointReplaced: a client that keeps its socket follows the
 // Service to its new endpoint, and flows to an endpoint that stays do not move.
+// Proves S7.3, kubernetes#19029.
 func TestIssue19029EndpointReplaced(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1, e2 := l.ep(l.Endpoints[0]), l.ep(l.Endpoints[1])
@@ -37,6 +38,7 @@ func TestIssue19029EndpointReplaced(t *testing.T) {
 
 // TestIssue48370FromNoneToOne: a client that sends before there is any
 // endpoint, and before there is any rule, gets through once there is one.
+// Proves S7.4, kubernetes#48370.
 func TestIssue48370FromNoneToOne(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1 := l.ep(l.Endpoints[0])
@@ -54,6 +56,7 @@ func TestIssue48370FromNoneToOne(t *testing.T) {
 
 // TestIssue105657ReadyLater: the endpoint is there before it is ready. The pass
 // that counts is the one after it became usable.
+// Proves S7.4, kubernetes#105657.
 func TestIssue105657ReadyLater(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1 := l.ep(l.Endpoints[0])
@@ -68,6 +71,7 @@ func TestIssue105657ReadyLater(t *testing.T) {
 
 // TestIssue139628FromOneToNone: a sender that never stops is refused once the
 // last endpoint is gone.
+// Proves S7.3, kubernetes#139628.
 func TestIssue139628FromOneToNone(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1 := l.ep(l.Endpoints[0])
@@ -84,6 +88,7 @@ func TestIssue139628FromOneToNone(t *testing.T) {
 
 // TestPR141371ServiceDeleted, or a part of it: no flow leads on to a pod whose
 // address may soon be another's.
+// Proves S7.5, kubernetes#141371.
 func TestPR141371ServiceDeleted(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1 := l.ep(l.Endpoints[0])
@@ -123,6 +128,7 @@ func TestPR141371ServiceDeleted(t *testing.T) {
 
 // TestIssue126934LocalPolicy: the only endpoint of this node is replaced, while
 // the Service as a whole never was without.
+// Proves S7.4, kubernetes#126934.
 func TestIssue126934LocalPolicy(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1, remote := l.ep(l.Endpoints[0]), l.ep(l.Remote)
@@ -138,6 +144,7 @@ func TestIssue126934LocalPolicy(t *testing.T) {
 
 // TestIssue122740RestartKeepsFlows: to a fresh agent everything is new, and
 // nothing is stale for that.
+// Proves S7.6, kubernetes#122740.
 func TestIssue122740RestartKeepsFlows(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1, e2 := l.ep(l.Endpoints[0]), l.ep(l.Endpoints[1])
@@ -158,6 +165,7 @@ func TestIssue122740RestartKeepsFlows(t *testing.T) {
 
 // TestIssue125467ChangedWhileAway: the endpoint is replaced, and a Service is
 // deleted, while no agent runs. There never is an event; the first pass tells.
+// Proves S7.5, kubernetes#125467.
 func TestIssue125467ChangedWhileAway(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1, e2 := l.ep(l.Endpoints[0]), l.ep(l.Endpoints[1])
@@ -186,6 +194,7 @@ func TestIssue125467ChangedWhileAway(t *testing.T) {
 // NodePort of another node is that node's, whatever the same NodePort means
 // here; also where both translate to an endpoint that this node's Service has
 // not.
+// Proves S7.6, felix#2588.
 func TestFelix2588NodePortOfAnotherNode(t *testing.T) {
 	eachFamily(t, func(l *lab) {
 		e1 := l.ep(l.Endpoints[0])

@@ -131,6 +131,7 @@ func key(at netip.AddrPort) dataplane.FrontendKey {
 	return dataplane.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: dataplane.UDP}
 }
 
+// Proves S7.3, S7.4, S7.5, S7.6.
 func TestJudge(t *testing.T) {
 	const keep, gone, never, removedFrontend = conntrack.Keep, conntrack.EndpointGone, conntrack.NeverTranslated, conntrack.FrontendGone
 	all := []netip.AddrPort{e1, remote, e16}
@@ -152,6 +153,9 @@ func TestJudge(t *testing.T) {
 	local.Frontends = []*dataplane.Frontend{frontend(dataplane.ClusterIP, vip4, nil)}
 	localEmpty := snapshot(t, local)
 
+	other := &dataplane.ServicePort{Name: dataplane.ServicePortName{Namespace: "other", Name: "web", Protocol: dataplane.UDP}, Serving: []netip.AddrPort{e1, e2}}
+	shared := snapshot(t, dns(all, all...), other)
+
 	for _, c := range []struct {
 		name    string
 		snap    *dataplane.Snapshot
@@ -163,6 +167,8 @@ func TestJudge(t *testing.T) {
 		{"ClusterIP to an endpoint elsewhere", live, nil, flow(vip4, remote), keep},
 		{"ClusterIP, IPv6", live, nil, flow(vip6, e16), keep},
 		{"k8s#19029: the endpoint is gone", live, nil, flow(vip4, e2), gone},
+		{"cilium#27726: the endpoint serves another Service only", shared, nil, flow(vip4, e2), gone},
+		{"the endpoint serves this Service too", shared, nil, flow(vip4, e1), keep},
 		{"the endpoint's address with another port", live, nil, flow(vip4, port("10.244.1.11:5354")), gone},
 		{"the endpoint is gone, IPv6", live, nil, flow(vip6, port("[fd00:244:1::12]:5353")), gone},
 		{"LoadBalancer IP to an endpoint", live, nil, flow(lb4, e1), keep},
@@ -218,6 +224,7 @@ func TestJudge(t *testing.T) {
 
 // TestTerminatingEndpointKeepsItsFlows: what serves is right for a flow that
 // exists, also when new flows go elsewhere (KEP-1669).
+// Proves S7.6.
 func TestTerminatingEndpointKeepsItsFlows(t *testing.T) {
 	s := snapshot(t, dns([]netip.AddrPort{e1, e2}, e1))
 	if got := conntrack.Judge(s, nil, flow(vip4, e2)); got.Stale() {
@@ -228,6 +235,7 @@ func TestTerminatingEndpointKeepsItsFlows(t *testing.T) {
 // FuzzJudge checks what must hold for any entry: only UDP entries of frontends
 // are stale, never one that leads to a serving endpoint, and after its deletion
 // the flow that Decide allows is right.
+// Proves S7.6.
 func FuzzJudge(f *testing.F) {
 	live := snapshot(f, dns([]netip.AddrPort{e1, remote, e16}, e1, e16))
 	bare := snapshot(f)

@@ -57,6 +57,7 @@ func ports() func(poolKey) (netip.AddrPort, bool) {
 
 // Cost in rules, by number of Services: a change rewrites the buckets that it
 // concerns, however many Services there are.
+// Proves kubernetes#139513.
 func TestCost(t *testing.T) {
 	for _, c := range []struct{ services, rules, change int }{
 		{10, 86, 10},
@@ -77,6 +78,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// Proves kubernetes#3760.
 func TestNamesFitAndDiffer(t *testing.T) {
 	n := dataplane.ServicePortName{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("s", 63), Port: strings.Repeat("p", 15), Protocol: dataplane.SCTP}
 	other := n

@@ -13,6 +13,7 @@ import (
 
 // A new process listens where the rules lead already: what was redirected to the
 // old one is served as soon as it listens, and nothing is written.
+// Proves S7.2.
 func TestRestartTakesThePortsAgain(t *testing.T) {
 	onSites(t, func(s *site) {
 		web := s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0]))
@@ -48,6 +49,7 @@ func TestRestartTakesThePortsAgain(t *testing.T) {
 
 // Nobody reaches a listener but through a rule, which source ranges and policy
 // stand in front of; and a firewall that lets nothing in does not stop Services.
+// Proves S3.11.
 func TestListenersAreGuarded(t *testing.T) {
 	onSites(t, func(s *site) {
 		s.sync(s.snapshot(dataplane.Empty(), s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0]))), false)
@@ -116,6 +118,7 @@ func TestNoLoops(t *testing.T) {
 }
 
 // What cannot be relayed is reported and refused, and does not stop the others.
+// Proves S9.2, kubernetes#36652.
 func TestSCTPIsIsolated(t *testing.T) {
 	onSites(t, func(s *site) {
 		s.sync(s.snapshot(dataplane.Empty()), false)
@@ -126,6 +129,44 @@ func TestSCTPIsIsolated(t *testing.T) {
 			s.Errorf("the report is %+v, want that stream failed", r)
 		}
 		s.answers(s.Client, s.vip(1), "e1")
+	})
+}
+
+// kubernetes#19983: the bits of others are on a packet when it comes to the relay,
+// and on what the relay sends there is our bit alone.
+// Proves S3.12.
+func TestOtherMarkBitsAreKept(t *testing.T) {
+	onSites(t, func(s *site) {
+		if _, err := s.Node.RunInput(t.Context(), `table inet observer {
+	counter kept { }
+	counter lost { }
+	counter ours { }
+	counter foreign { }
+	chain before {
+		type filter hook prerouting priority -200
+		iifname "eth0" meta mark set 0xff
+	}
+	chain after {
+		type filter hook input priority 300
+		iifname "eth0" ct state new meta l4proto tcp meta mark 0xff counter name kept
+		iifname "eth0" ct state new meta l4proto tcp meta mark != 0xff counter name lost
+	}
+	chain sent {
+		type filter hook postrouting priority 300
+		ct state new meta l4proto tcp meta mark 0x4000 counter name ours
+		ct state new meta l4proto tcp meta mark & 0xffffbfff != 0 counter name foreign
+	}
+}`, "nft", "-f", "-"); err != nil {
+			s.Fatal(err)
+		}
+		s.sync(s.snapshot(dataplane.Empty(), s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0]))), false)
+		s.answers(s.Up, s.vip(1), "e1")
+		for name, none := range map[string]bool{"kept": false, "lost": true, "ours": false, "foreign": true} {
+			out, err := s.Node.Run(t.Context(), "nft", "list", "counter", "inet", "observer", name)
+			if err != nil || strings.Contains(out, "packets 0 ") != none {
+				s.Errorf("packets with marks, %s: %s, %v", name, out, err)
+			}
+		}
 	})
 }
 
