@@ -85,12 +85,13 @@ fix: $(LINT) ## format, and mend what the linter can mend
 	$(LINT) run --fix $(call patterns,$(MODULES))
 
 .PHONY: tidy
-tidy: go ## write replace lines, go.work and go.sum files anew
+tidy: go ## write replace lines, go.work, go.sum files and the proofs in docs anew
 	$(GO) run ./tools/modsync
+	$(GO) run ./tools/proofs
 	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) mod tidy); done
 
 .PHONY: verify
-verify: go $(LINT) ## modsync, layers, conventions, format, workflows, each module alone
+verify: go $(LINT) ## modsync, layers, conventions, proofs, format, workflows, each module alone
 	$(GO) run ./tools/modsync -check
 	$(GO) test -count=1 ./tools/...
 	$(LINT) config verify

@@ -36,6 +36,7 @@ func ask(t *testing.T, h http.Handler, path string) (int, map[string]any) {
 
 // TestHealthMatrix walks through all that /livez and /healthz depend on
 // (KEP-3836).
+// Proves S8.4, S8.5.
 func TestHealthMatrix(t *testing.T) {
 	const limit = 2 * syncPeriod
 	for _, c := range []struct {

@@ -118,6 +118,7 @@ func (w *world) refuses(a netip.Addr, port uint16) {
 
 // TestHealthCheckNodePortMatrix (kubernetes#44311, cilium#11043): the status
 // follows this family's endpoints and the proxy, and nothing else.
+// Proves S8.1, S8.2.
 func TestHealthCheckNodePortMatrix(t *testing.T) {
 	w := newWorld(t, nodeAll...)
 	port := freePort(t)
@@ -177,6 +178,7 @@ func expect(t *testing.T, r reply, code, count int, live bool) {
 
 // TestDeletedServiceIsSilentAtOnce (kubernetes PR 141272): the answer of a
 // Service that is gone must not go on, not even over an open connection.
+// Proves S8.3, kubernetes#141272.
 func TestDeletedServiceIsSilentAtOnce(t *testing.T) {
 	w := newWorld(t, lo4, lo6)
 	port := freePort(t)
@@ -187,6 +189,7 @@ func TestDeletedServiceIsSilentAtOnce(t *testing.T) {
 	w.refuses(lo6, port)
 }
 
+// Proves S8.3.
 func TestPortChanges(t *testing.T) {
 	w := newWorld(t, lo4)
 	before, after := freePort(t), freePort(t)
@@ -218,6 +221,7 @@ func TestPortPassesToAnotherService(t *testing.T) {
 
 // TestAddressesFollowTheNode: a NodePort address that comes is served, one that
 // goes is not, and the rest is left alone.
+// Proves S8.3.
 func TestAddressesFollowTheNode(t *testing.T) {
 	w := newWorld(t, lo4)
 	port := freePort(t)
@@ -233,6 +237,7 @@ func TestAddressesFollowTheNode(t *testing.T) {
 
 // TestPortInUse: a port that somebody else holds is reported once, tried again
 // with each Sync, also one in which nothing changed, and harms no other.
+// Proves S8.3.
 func TestPortInUse(t *testing.T) {
 	w := newWorld(t, lo4, other4)
 	taken, free := freePort(t), freePort(t)

@@ -59,6 +59,7 @@ func (s *site) serversOf(clients []netip.Addr) []string {
 
 // Affinity binds more clients than xt_recent can remember, and they stay bound
 // while endpoints come, the Service changes, and the agent restarts.
+// Proves S6.1, S6.4.
 func TestAffinityBindsManyClients(t *testing.T) {
 	onSites(t, rig.Options{Endpoints: 3}, func(s *site) {
 		e := s.Endpoints
@@ -111,6 +112,7 @@ func TestAffinityBindsManyClients(t *testing.T) {
 }
 
 // kubernetes#35677: the timeout is in seconds and ends.
+// Proves S6.3.
 func TestAffinityEnds(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		s.sync(snapshotOf(s.T, s.stickyPort(time.Second, s.Endpoints...)), false)
@@ -152,6 +154,7 @@ func (s *site) entries(set string) int {
 
 // kubernetes#103000: each port of a Service binds on its own, and the pools of
 // all endpoints and of this node's do too.
+// Proves S6.2.
 func TestAffinityIsByPortAndPool(t *testing.T) {
 	one := clusterIP("web", "10.96.0.1:80", endpoints("10.244.1.11:80"))
 	two := clusterIP("web", "10.96.0.1:81", endpoints("10.244.1.11:80"))

@@ -93,6 +93,7 @@ func wantForwarded(t *testing.T, p *Plane, s *dataplane.Snapshot, to string) {
 
 // kubernetes#36652: one bad object does not stop the others, whether the tools
 // name it or not, at a start and at a change.
+// Proves S9.2.
 func TestOneRefusedServiceIsIsolated(t *testing.T) {
 	for _, talkative := range []bool{true, false} {
 		t.Run(fmt.Sprintf("talkative=%t", talkative), func(t *testing.T) {
@@ -124,6 +125,7 @@ func TestOneRefusedServiceIsIsolated(t *testing.T) {
 	}
 }
 
+// Proves S9.2.
 func TestOldVersionStaysWhenTheNewOneIsRefused(t *testing.T) {
 	for _, talkative := range []bool{true, false} {
 		k := &picky{Kernel: netfiltertest.New(dataplane.IPv4), talkative: talkative}
@@ -248,6 +250,7 @@ func (unreadable) Save(context.Context, netfilter.Table, func(netfilter.Chain) e
 }
 
 // What one Service gives up another one may take in the same Sync.
+// Proves S1.12.
 func TestFrontendChangesHands(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		for _, keep := range []bool{false, true} {

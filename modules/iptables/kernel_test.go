@@ -12,6 +12,7 @@ import (
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 )
 
+// Proves S7.2, S9.6.
 func TestRestartWritesNothing(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		sticky := clusterIP("sticky", s.vip(2).String(), s.endpoints(s.Endpoints...))
@@ -55,6 +56,7 @@ func TestHundredSyncsDoNotGrow(t *testing.T) {
 
 // kubernetes#81517, #129128: what others flush or delete comes back, in each
 // table, and the report says what it was.
+// Proves S9.4.
 func TestDamageIsRepaired(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		want := snapshotOf(s.T,
@@ -143,6 +145,7 @@ COMMIT
 }
 
 // kubernetes#19983: other bits of the mark are kept, and ours is cleared.
+// Proves S3.12.
 func TestOtherMarkBitsAreKept(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		_, err := s.Node.RunInput(s.Context(), `table inet observer {
@@ -174,6 +177,7 @@ func TestOtherMarkBitsAreKept(t *testing.T) {
 
 // Masqueraded flows pass a FORWARD chain whose policy is DROP, an endpoint's to
 // itself too, and healthCheckNodePorts an INPUT chain like that.
+// Proves S3.11, S8.3.
 func TestFirewallPoliciesAreOpened(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		s.Node.Serve(s.T, rig.TCP, 32000)

@@ -53,6 +53,7 @@ func itoa(i int) string { return strconv.Itoa(i) }
 
 // TestCost holds what one Service costs. It is a table so that nobody makes
 // the mode dearer by chance.
+// Proves kubernetes#139513.
 func TestCost(t *testing.T) {
 	remote := func(n int) []dataplane.Endpoint { return numberedEndpoints("10.9.a.b:80", n) }
 	local := func(n int) []dataplane.Endpoint { return numberedEndpoints("10.244.1.b:80", n) }
@@ -152,6 +153,7 @@ func TestCollisionIsRefused(t *testing.T) {
 
 // TestCostOfChange holds what a change writes, in rules, chains and entries,
 // with 200 other Services around.
+// Proves kubernetes#139513.
 func TestCostOfChange(t *testing.T) {
 	with := func(es ...string) *dataplane.ServicePort { return clusterIP("web", "10.96.7.1:80", endpoints(es...)) }
 	sticky := func(es ...string) *dataplane.ServicePort {

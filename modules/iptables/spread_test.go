@@ -31,6 +31,7 @@ func shares(t *testing.T, sp *dataplane.ServicePort) map[netip.AddrPort]float64 
 
 // kubernetes#73324: the choice is even among any number of endpoints, and by
 // weight where they have one, with affinity too.
+// Proves S2.11.
 func TestEndpointsAreChosenByWeight(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 31, 32, 33, 65, 300, 1000} {
 		for _, weighted := range []bool{false, true} {

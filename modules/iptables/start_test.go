@@ -33,6 +33,7 @@ func (k *recorder) first(text string) int {
 
 // kubernetes#133773: what the node needs to come up is there first, and nothing
 // is refused before everything is known.
+// Proves S1.11.
 func TestColdStartHasAnOrder(t *testing.T) {
 	api := clusterIP("kubernetes", "10.96.0.100:443", endpoints("192.168.77.1:6443"))
 	api.Priority = dataplane.PriorityAPIServer
@@ -67,6 +68,7 @@ func TestColdStartHasAnOrder(t *testing.T) {
 
 // kubernetes#74839: what conntrack calls invalid is not forwarded, unless the
 // kernel is told to be liberal.
+// Proves S3.13.
 func TestInvalidIsNotForwarded(t *testing.T) {
 	for _, drop := range []bool{true, false} {
 		p := fakePlane(netfiltertest.New(dataplane.IPv4))
@@ -93,6 +95,7 @@ func TestInvalidIsNotForwarded(t *testing.T) {
 
 // A node whose addresses or pod range change gets other rules, and Services are
 // translated again only if origins are told apart in another way.
+// Proves S5.4.
 func TestNodeChanges(t *testing.T) {
 	k := &recorder{Kernel: netfiltertest.New(dataplane.IPv4)}
 	p := fakePlane(k)

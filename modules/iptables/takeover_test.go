@@ -74,6 +74,7 @@ COMMIT
 
 // kube-proxy's chains are taken over while flows come and go, and a Service
 // that it had and that is gone is reported.
+// Proves S9.7, calico#11753, kubernetes#102314.
 func TestKubeProxyIsTakenOver(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		s.restore(s.kubeProxy(map[string]netip.AddrPort{"web": s.vip(1), "old": s.vip(2)}, s.endpoints(s.Endpoints...)))
@@ -128,6 +129,7 @@ func TestKubeProxyIsTakenOver(t *testing.T) {
 }
 
 // What kube-proxy left goes with a clean-up, which may be repeated.
+// Proves S9.7.
 func TestCleanupAfterKubeProxy(t *testing.T) {
 	onSites(t, rig.Options{}, func(s *site) {
 		s.restore("*nat\n:KUBE-KUBELET-CANARY - [0:0]\n-A PREROUTING -p tcp --dport 1 -j RETURN\nCOMMIT\n*filter\n:KUBE-FIREWALL - [0:0]\nCOMMIT\n*mangle\n-A PREROUTING -p tcp --dport 1 -j RETURN\nCOMMIT\n")

@@ -21,6 +21,7 @@ func detect(t *testing.T, f dataplane.Family) Backend {
 	return b
 }
 
+// Proves kubernetes#71305.
 func TestDetect(t *testing.T) {
 	hint := Transaction{Table: Mangle, Chains: []Chain{chain("KUBE-IPTABLES-HINT")}}
 	few := Transaction{Table: NAT, Chains: []Chain{chain("A", Rule{Target: Accept()})}}

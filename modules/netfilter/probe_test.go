@@ -43,6 +43,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// Proves pkgs#951.
 func TestProbeTellsWhatIsMissing(t *testing.T) {
 	reject := Needs{Rules: map[Table][]Rule{NAT: {{Target: Reject("icmp-port-unreachable")}, {Target: Accept()}}}}
 	set := Needs{Sets: []Set{{Type: "hash:nonsense", Family: dataplane.IPv4}}}

@@ -117,6 +117,7 @@ func holdLock(t *testing.T) {
 	t.Cleanup(func() { f.Close() })
 }
 
+// Proves kubernetes#7370.
 func TestLockIsWaitedForWithALimit(t *testing.T) {
 	enterNamespace(t)
 	h := NewHost(testBackend("legacy", dataplane.IPv4), time.Second)

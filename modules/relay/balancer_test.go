@@ -22,6 +22,7 @@ var (
 	someone = netip.MustParseAddr("192.0.2.1")
 )
 
+// Proves S2.11.
 func TestTurnsFollowWeights(t *testing.T) {
 	r := routeOf(1, 3, 1)
 	b := newBalancer(r)
@@ -75,6 +76,7 @@ func TestFailingEndpointsRestLongerEachTime(t *testing.T) {
 	}
 }
 
+// Proves S6.3.
 func TestAffinity(t *testing.T) {
 	r := routeOf(1, 1, 1)
 	r.Affinity = time.Minute
@@ -106,6 +108,7 @@ func TestAffinity(t *testing.T) {
 
 // kubernetes#110302, #25314: a binding never overrides the usable set, and ends
 // for good when its endpoint leaves; the others survive whatever comes.
+// Proves S6.4, S6.5.
 func TestBindingsFollowTheRoute(t *testing.T) {
 	r := routeOf(1, 1, 1)
 	r.Affinity = time.Hour

@@ -115,6 +115,7 @@ func (s *loopbackSite) reaches(want *dataplane.Snapshot, port uint16, server str
 
 // kubernetes#90236: NodePorts at 127.0.0.1 and ::1, without route_localnet
 // (CVE-2020-8558).
+// Proves S5.5.
 func TestLoopbackNodePorts(t *testing.T) {
 	s := newLoopbackSite(t)
 	web, dns := nodePort("web", dataplane.TCP, 30080, s.Endpoints[0]), nodePort("dns", dataplane.UDP, 30053, s.Endpoints[0])
@@ -159,6 +160,7 @@ func TestLoopbackNodePorts(t *testing.T) {
 
 // kubernetes#61953: a port that somebody else has is reported, does not stop
 // the others, and is tried again; other addresses are not taken.
+// Proves S5.5.
 func TestLoopbackPortIsTaken(t *testing.T) {
 	s := newLoopbackSite(t)
 	stranger, err := s.Node.Listen(t.Context(), ":30080")

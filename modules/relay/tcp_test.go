@@ -180,6 +180,7 @@ func TestHalfCloseOfTheEndpoint(t *testing.T) {
 }
 
 // A side that has gone away for good must not hold the other one for ever.
+// Proves kubernetes#5461.
 func TestHalfClosedConnectionsEnd(t *testing.T) {
 	s := newSite(t, Config{HalfClosed: 50 * time.Millisecond})
 	ln, err := s.Endpoints[0].Listen(t.Context(), ":8080")
@@ -269,6 +270,7 @@ func TestCloseFreesThePort(t *testing.T) {
 	}
 }
 
+// Proves S7.1.
 func TestEndpointThatLeavesKeepsItsConnections(t *testing.T) {
 	s := newSite(t, Config{})
 	for _, h := range s.Endpoints[:2] {
@@ -293,6 +295,7 @@ func TestEndpointThatLeavesKeepsItsConnections(t *testing.T) {
 }
 
 // When no more files can be opened, clients wait in the queue of the socket.
+// Proves kubernetes#5461.
 func TestSurvivesWithoutFiles(t *testing.T) {
 	s := newSite(t, Config{})
 	s.Endpoints[0].Serve(t, rig.TCP, 8080)

@@ -73,6 +73,7 @@ func TestUDPRefusalIsNotNoticed(t *testing.T) {
 	}
 }
 
+// Proves S7.3, kubernetes#19029.
 func TestUDPEndsWithItsEndpoint(t *testing.T) {
 	s := newSite(t, Config{})
 	for _, h := range s.Endpoints {

@@ -23,6 +23,7 @@ func lbIngress(in ...corev1.LoadBalancerIngress) serviceOption {
 	return func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = in }
 }
 
+// Proves S5.1.
 func TestLoadBalancerIngress(t *testing.T) {
 	proxy, vip := corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP
 	const served = " => 10.244.1.1:8080 masq=yes"
@@ -47,6 +48,7 @@ func TestLoadBalancerIngress(t *testing.T) {
 
 // kubernetes#73157: an address of another family is skipped and told once; the
 // rest works.
+// Proves S1.6.
 func TestAddressesOfOtherFamily(t *testing.T) {
 	c := newCache(t, testConfig(), backed(clusterIPs(vip4), lbIngress(corev1.LoadBalancerIngress{IP: "2001:db8::1"}, corev1.LoadBalancerIngress{IP: lbIP}), externalIPs("2001:db8::2", extIP))...)
 	s, problems := c.Build(time.Time{})
@@ -67,6 +69,7 @@ func TestAddressesOfOtherFamily(t *testing.T) {
 	}
 }
 
+// Proves S5.6, S5.7, S5.8.
 func TestSourceRanges(t *testing.T) {
 	const all = `
 		out 198.51.100.1:80 => 10.244.1.1:8080 masq=yes
@@ -135,6 +138,7 @@ func TestSourceRanges(t *testing.T) {
 	})
 }
 
+// Proves S5.9.
 func TestExternalIPPolicy(t *testing.T) {
 	const served, refused = "out " + extIP + ":80 => 10.244.1.1:8080 masq=yes", "out " + extIP + ":80 => not ours"
 	for name, tt := range map[string]struct {
@@ -164,6 +168,7 @@ func TestExternalIPPolicy(t *testing.T) {
 
 // kubernetes#66966: an externalIP that is a node's address takes its port and
 // no other.
+// Proves S5.10.
 func TestExternalIPOfNode(t *testing.T) {
 	const other = "192.168.0.7" // another node
 	expect(t, build(newCache(t, testConfig(), backed(externalIPs(nodeIP4, other))...)),
@@ -171,6 +176,7 @@ func TestExternalIPOfNode(t *testing.T) {
 		"pod "+other+":80 => 10.244.1.1:8080 masq=yes", "pod "+other+":22 => not ours", "node "+other+":22 => not ours")
 }
 
+// Proves S5.2.
 func TestNodePortAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		list     []string
@@ -219,6 +225,7 @@ func addrs(as []netip.Addr) []string {
 
 // An address that is only some Service's LB IP or externalIP does not answer
 // on NodePorts; a node address keeps its NodePorts although a Service lists it.
+// Proves S5.3.
 func TestAddressesOnlyOfServices(t *testing.T) {
 	c := newCache(t, testConfig(), testLocal("198.51.100.1/32", "198.51.100.2/32", "10.0.0.5/24", "10.0.0.6/32"))
 	expect := func(want string) {
@@ -241,6 +248,7 @@ func TestAddressesOnlyOfServices(t *testing.T) {
 	expect("10.0.0.5 10.0.0.6 192.168.0.1 198.51.100.1 198.51.100.2")
 }
 
+// Proves S2.6.
 func TestParseAddr(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.0.0.1": "10.0.0.1", "010.000.00.01": "10.0.0.1", "::ffff:010.0.0.1": "10.0.0.1", "::1": "::1", "0::0": "::",

@@ -32,6 +32,7 @@ func firstPort(t testing.TB, s *dataplane.Snapshot) *dataplane.ServicePort {
 
 // The timeout is the object's (kubernetes#35677), whether endpoints come before
 // or after the Service (kubernetes#25314).
+// Proves S6.3, S6.5.
 func TestAffinity(t *testing.T) {
 	for name, tt := range map[string]struct {
 		option serviceOption
@@ -69,6 +70,7 @@ func TestScheduler(t *testing.T) {
 
 // healthCheckNodePort counts distinct ready addresses on this node, by family
 // (kubernetes#44311: none of those that terminate).
+// Proves S8.1.
 func TestHealthCheck(t *testing.T) {
 	health := func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 32000 }
 	name := dataplane.ServiceName{Namespace: "ns", Name: "s"}

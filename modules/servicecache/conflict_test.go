@@ -35,6 +35,7 @@ func nodePort(n int32) serviceOption { return func(s *corev1.Service) { s.Spec.P
 
 // One address, port and protocol wanted twice: ClusterIP before LB IP before
 // externalIP before NodePort, then the older, then the name.
+// Proves S1.9.
 func TestConflicts(t *testing.T) {
 	vip := func(last string) serviceOption { return clusterIPs("10.96.1." + last) }
 	for name, tt := range map[string]struct {
@@ -97,6 +98,7 @@ func winner(t *testing.T, s *dataplane.Snapshot, at string) string {
 
 // When a winner goes, the next in line answers; when a better one comes, it
 // takes over.
+// Proves S1.9.
 func TestConflictFollowsTheWinner(t *testing.T) {
 	mk := func(name, vip string, age int64, o ...serviceOption) *corev1.Service {
 		return testService(name, append(o, clusterIPs(vip), createdAt(age), externalIPs(extIP))...)
@@ -124,6 +126,7 @@ func TestConflictFollowsTheWinner(t *testing.T) {
 }
 
 // An address that is LB IP and externalIP of one Service is an LB IP.
+// Proves S1.10.
 func TestLoadBalancerIPAndExternalIPOfOneService(t *testing.T) {
 	s, problems := newCache(t, testConfig(), testService("s", ingress(lbIP), externalIPs(lbIP, lbIP), sourceRanges("10.0.0.0/8"))).Build(time.Time{})
 	v := s.Decide(flow(t, "out "+lbIP+":80"))

@@ -29,6 +29,7 @@ func slicesOf(ss ...*discoveryv1.EndpointSlice) []any {
 	return out
 }
 
+// Proves S2.1, S2.2, S2.3, S2.4, S2.6, kubernetes#101935.
 func TestWhichEndpoints(t *testing.T) {
 	const at = "pod 10.96.0.10:80 => "
 	udp := corev1.ProtocolUDP
@@ -89,6 +90,7 @@ func TestWhichEndpoints(t *testing.T) {
 
 // The usable set of a scope: the ready ones; if none, the serving and
 // terminating ones; else none (KEP-1669), for every pair of conditions.
+// Proves S2.4, S2.7.
 func TestUsableSet(t *testing.T) {
 	usable := func(c string) int {
 		switch {
@@ -121,6 +123,7 @@ func TestUsableSet(t *testing.T) {
 
 // The same key twice: ready wins over serving over the rest, then not
 // terminating, ties by slice name; the winner says where it is.
+// Proves S2.5.
 func TestSameEndpointTwice(t *testing.T) {
 	for name, tt := range map[string]struct {
 		a, b  string // conditions in slices 1 and 2
@@ -142,6 +145,7 @@ func TestSameEndpointTwice(t *testing.T) {
 	}
 }
 
+// Proves S2.9, S2.10.
 func TestHints(t *testing.T) {
 	const at = "pod 10.96.0.10:80 => "
 	for name, tt := range map[string]struct {
@@ -175,6 +179,7 @@ func TestHints(t *testing.T) {
 
 // The zone is that of the Node, whatever it is called now (kubernetes#111321);
 // without one there is no zone mode.
+// Proves S2.9.
 func TestZoneOfNodeChanges(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s"), testSlice("s", "1", ep(e1, "n1", "rs-", "zone:a"), ep(e2, "n2", "rs-", "zone:b"), ep(e3, "n3", "rs-", "zone:")))
 	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.1.1:8080 masq=no")
@@ -205,6 +210,7 @@ func TestNodeComesAfterServices(t *testing.T) {
 }
 
 // A slice that changes its Service leaves the old one.
+// Proves S2.1.
 func TestSliceMoves(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s"), testService("t", clusterIPs("10.96.0.11")), testSlice("s", "1", ep(e1, "n1", "rs-")))
 	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.1.1:8080 masq=no", "pod 10.96.0.11:80 => reject")
@@ -216,6 +222,7 @@ func TestSliceMoves(t *testing.T) {
 
 // An existing flow to a serving endpoint on any node is never stale, whatever
 // policy, hints and termination say.
+// Proves S7.6.
 func TestServing(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s", internalLocal),
 		testSlice("s", "1", ep(e3, "n3", "-st", "zone:x"), ep(e1, "n1", "rs-"), ep(e2, "n2", "---"), ep("10.244.2.3", "n2", "-s-"), ep("10.244.2.4", "n2", "r--")),
@@ -237,6 +244,7 @@ func texts(as []netip.AddrPort) []string {
 
 // kubernetes#16225: a port that is renamed is an old port removed and a new one
 // added at once; its address never fails to answer.
+// Proves S2.1.
 func TestPortRenamed(t *testing.T) {
 	named := func(name string) []any {
 		return []any{

@@ -11,6 +11,7 @@ import (
 
 // TestHostileObjects feeds objects that are right but for a few fields, which
 // are missing, null, of the wrong size or nonsense.
+// Proves kube-router#1583.
 func TestHostileObjects(t *testing.T) {
 	service := testService("s", exposed, internalLocal, externalLocal, sourceRanges("10.0.0.0/8"), clientIP(new(int32(5))))
 	service.Spec.HealthCheckNodePort = 32000

@@ -43,6 +43,7 @@ func table(t *testing.T, c *Cache, rows string) {
 	}
 }
 
+// Proves S3.1, S3.2, S3.3, S3.4, S3.5, S3.6, S3.7, S3.8.
 func TestThreeOrigins(t *testing.T) {
 	none := func(*Config) {}
 	noDetector := func(c *Config) { c.DetectLocal = DetectNone }
@@ -95,12 +96,14 @@ func TestThreeOrigins(t *testing.T) {
 
 // externalTrafficPolicy says nothing for a ClusterIP Service without
 // externalIPs, even if its status has an LB IP.
+// Proves S3.7.
 func TestExternalPolicyOfClusterIPService(t *testing.T) {
 	s := testService("s", externalLocal, ingress(lbIP))
 	expect(t, build(newCache(t, testConfig(), s, testSlice("s", "1", ep(e1, "n1", "rs-"), ep(e2, "n2", "rs-")))),
 		"out "+lbIP+":80 => "+both+" masq=yes")
 }
 
+// Proves S2.8, S4.1, S4.2, S4.3, kpng#229.
 func TestNoneLeft(t *testing.T) {
 	drop := func(c *Config) { c.DropEmptyLocal = true }
 	keep := func(*Config) {}
@@ -141,6 +144,7 @@ func TestNoneLeft(t *testing.T) {
 
 // Hairpin: an endpoint that reaches itself is masqueraded, exactly then
 // (kubernetes#20475).
+// Proves S3.9.
 func TestHairpin(t *testing.T) {
 	s := build(newCache(t, testConfig(), testService("s"), testSlice("s", "1", ep("10.244.1.9", "n1", "rs-"))))
 	expect(t, s, "pod 10.96.0.10:80 => 10.244.1.9:8080 masq=yes")

@@ -178,6 +178,7 @@ func (w *world) fromScratch(t *rapid.T, config Config) *dataplane.Snapshot {
 
 // kpng#8, kubernetes#121362: whatever comes, in whatever order, batches and
 // repetitions, ends in what the last versions of the objects ask for.
+// Proves S2.1.
 func TestAnyWayEndsInTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := testConfig()

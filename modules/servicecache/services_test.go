@@ -10,6 +10,7 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 )
 
+// Proves S1.1, S1.3, S1.4, S1.5, S1.8, S5.13.
 func TestWhichServices(t *testing.T) {
 	two := []any{testSlice("s", "s-1", ep(e1, "n1", "rs-"), ep(e2, "n2", "rs-")), testSlice("s", "s-6", ep("fd00:244:0:1::1", "n1", "rs-"))}
 	served := "pod 10.96.0.10:80 => 10.244.1.1:8080 10.244.2.2:8080 masq=no"
@@ -51,6 +52,7 @@ func TestWhichServices(t *testing.T) {
 
 // kubernetes#98577, #134321: a label that appears is a delete, one that
 // vanishes a create.
+// Proves S1.3, S1.4.
 func TestProxyNameLabelComesAndGoes(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s"), testSlice("s", "s-1", ep(e1, "n1", "rs-")))
 	served, ignored := "pod 10.96.0.10:80 => 10.244.1.1:8080 masq=no", "pod 10.96.0.10:80 => not ours"
@@ -76,6 +78,7 @@ func TestProxyNameLabelComesAndGoes(t *testing.T) {
 
 // A headless label on a slice that appears is a delete of the slice, one that
 // vanishes a create (kubernetes#134321).
+// Proves S1.2.
 func TestHeadlessLabelOfSlice(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s"))
 	headless := testSlice("s", "s-1", ep(e1, "n1", "rs-"))
@@ -89,6 +92,7 @@ func TestHeadlessLabelOfSlice(t *testing.T) {
 }
 
 // kubernetes#81418: the same number under two protocols are two ports.
+// Proves S1.7.
 func TestSameNumberTwoProtocols(t *testing.T) {
 	dns := testService("dns", ports(
 		corev1.ServicePort{Name: "dns", Protocol: "UDP", Port: 53, NodePort: 30053},
@@ -111,6 +115,7 @@ func TestSameNumberTwoProtocols(t *testing.T) {
 		"out 192.168.0.1:30053/SCTP => not ours")
 }
 
+// Proves S1.11.
 func TestAPIServerAndDNSFirst(t *testing.T) {
 	at := func(namespace, name, ip string, labels map[string]string) *corev1.Service {
 		s := testService(name, clusterIPs(ip))

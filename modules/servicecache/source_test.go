@@ -160,6 +160,7 @@ func sliceTo(addr string) *discoveryv1.EndpointSlice {
 
 // Nothing is published before every first list is complete, whichever comes
 // last; then everything is.
+// Proves S9.1.
 func TestNothingBeforeEveryFirstList(t *testing.T) {
 	for _, streams := range []bool{true, false} {
 		for _, late := range []string{"services", "endpointslices", "nodes", "servicecidrs", "local addresses"} {
@@ -218,6 +219,7 @@ func TestWatch(t *testing.T) {
 
 // kubernetes#98577: a slice that gets the headless label leaves the watch as a
 // DELETE; a Service of another proxy stays in it and is ignored.
+// Proves S1.2.
 func TestLabelsOverTheAPI(t *testing.T) {
 	x := ready(t, testConfig(), testService("s"), sliceTo(e1))
 	headless := sliceTo(e1)

@@ -40,6 +40,7 @@ func TestModesHaveNamesThatOwnersKnow(t *testing.T) {
 	}
 }
 
+// Proves S9.5.
 func TestCleanupTriesEverything(t *testing.T) {
 	var tried []string
 	mode := func(name string, err error) dataplane.Mode {

@@ -109,6 +109,7 @@ func told(api *apisim.Server, reason, word string) bool {
 
 // TestPlaneThatFails: nothing is healthy before the first good Sync, what waits
 // too long is not live, and all is well once the kernel takes it.
+// Proves S8.4, S8.5.
 func TestPlaneThatFails(t *testing.T) {
 	p := new(fickle)
 	p.broken.Store(true)
@@ -128,6 +129,7 @@ func TestPlaneThatFails(t *testing.T) {
 }
 
 // TestPortThatFails: it is told to its owner, and nobody else suffers.
+// Proves S8.6, S9.2.
 func TestPortThatFails(t *testing.T) {
 	p := new(fickle)
 	p.picky.Store(true)
@@ -140,6 +142,7 @@ func TestPortThatFails(t *testing.T) {
 }
 
 // TestNodeIsDrained: a Node that is about to go gets no new traffic.
+// Proves S8.5.
 func TestNodeIsDrained(t *testing.T) {
 	a, api, stop := startAgent(t, new(fickle))
 	eventually(t, "the agent is healthy", a.health.Healthy)

@@ -118,6 +118,7 @@ func expect(t *testing.T, reports *[][]netip.Prefix, n int, last ...string) {
 	}
 }
 
+// Proves S5.4.
 func TestReportsChangesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
@@ -151,6 +152,7 @@ func TestBurstIsListedOnce(t *testing.T) {
 
 // TestFailedListKeepsAddresses: kubernetes#129146, NodePorts died when a list
 // of addresses failed.
+// Proves S5.4.
 func TestFailedListKeepsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{held: prefixes("10.0.0.1/24")}
@@ -209,6 +211,7 @@ func TestIdleListsSeldom(t *testing.T) {
 
 // TestKernel watches a real one, and leaves out a device of ours: any kind of
 // device will do.
+// Proves S5.4.
 func TestKernel(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	for _, argv := range [][]string{

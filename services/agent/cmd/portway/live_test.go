@@ -15,6 +15,7 @@ import (
 
 // TestLife follows a node from before its Node object exists to an agent that
 // was killed and comes back.
+// Proves S7.2.
 func TestLife(t *testing.T) {
 	s := newSite(t)
 	e1, e2 := s.rig.Endpoints[0], s.rig.Endpoints[1]
