@@ -15,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // modulesRoot is where Debian's user-mode-linux has the modules of its kernel.
@@ -132,7 +130,7 @@ func start(program, folder string, o options, stdout, stderr io.Writer) (*machin
 		"con=null", "con0=null,fd:1", "ssl=null", "ssl0=fd:3,fd:3", "ssl1=null,fd:4", "ssl2=null,fd:5", "--", asInit, folder)
 	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	m.cmd.Stdout, m.cmd.Stderr = kernelLog, kernelLog
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	m.cmd.SysProcAttr = contained()
 
 	guest, theirs, err := socketPair()
 	if err != nil {
@@ -152,10 +150,6 @@ func start(program, folder string, o options, stdout, stderr io.Writer) (*machin
 		})
 	}
 	m.cmd.ExtraFiles = ends
-	// What the kernel leaves of its processes becomes our children.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("become subreaper: %w", err)
-	}
 	err = m.startAndWait()
 	for _, f := range ends {
 		f.Close()
@@ -165,6 +159,19 @@ func start(program, folder string, o options, stdout, stderr io.Writer) (*machin
 	}
 	m.copies.Go(func() { m.readCode() })
 	return m, nil
+}
+
+// contained keeps the kernel's processes together: each process of the guest is
+// one of the machine, and all must end with the kernel, and it with us. The
+// process group keeps a terminal's signals from it.
+func contained() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if uid := os.Geteuid(); uid != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
+	}
+	return attr
 }
 
 // startAndWait starts the kernel on a thread that lives as long as it does: the
@@ -243,14 +250,8 @@ func (m *machine) end(byItself bool) {
 		case <-time.After(5 * time.Second):
 		}
 	}
-	// The kernel has processes of its own, all in its group.
-	group := -m.cmd.Process.Pid
-	_ = syscall.Kill(group, syscall.SIGKILL)
-	for {
-		if _, err := syscall.Wait4(group, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
+	_ = m.cmd.Process.Kill() // it may be gone already
+	<-m.ended
 	m.guest.Close()
 	m.copies.Wait()
 }
