@@ -39,9 +39,20 @@ func (u addrUse) any() bool { return u.clusterIP+u.other > 0 }
 // externalTrafficPolicy Local.
 type HealthCheck struct {
 	Port uint16
+	// Serves4 and Serves6 are the families that the Service has. In others
+	// nobody answers: a 503 there would be taken for the truth about it.
+	Serves4, Serves6 bool
 	// LocalReady4 and LocalReady6 count the distinct addresses of the ready
 	// endpoints on this node, by family.
 	LocalReady4, LocalReady6 int
+}
+
+// Serves tells whether the Service has a family.
+func (h HealthCheck) Serves(f Family) bool {
+	if f == IPv6 {
+		return h.Serves6
+	}
+	return h.Serves4
 }
 
 // LocalReady returns the count of a family.

@@ -14,8 +14,8 @@ import (
 )
 
 // Servers answer the healthCheckNodePorts of all Services, on the NodePort
-// addresses of the node: to the load balancer that asks there, 200 means that
-// this node has an endpoint for its traffic.
+// addresses of the node in the families of the Service: to the load balancer
+// that asks there, 200 means that this node has an endpoint for its traffic.
 //
 // They are set by one goroutine.
 type Servers struct {
@@ -82,7 +82,9 @@ func sites(want *dataplane.Snapshot) map[site]int {
 	m := make(map[site]int)
 	for name, h := range want.HealthChecks() {
 		for _, a := range want.Node().NodePortAddrs {
-			m[site{name, netip.AddrPortFrom(a, h.Port)}] = h.LocalReady(dataplane.FamilyOf(a))
+			if f := dataplane.FamilyOf(a); h.Serves(f) {
+				m[site{name, netip.AddrPortFrom(a, h.Port)}] = h.LocalReady(f)
+			}
 		}
 	}
 	return m

@@ -137,7 +137,7 @@ func TestHealthCheckNodePortMatrix(t *testing.T) {
 		{1, 1, false, 200, 200},
 	} {
 		w.dead.Store(c.dead)
-		w.put(web, dataplane.HealthCheck{Port: port, LocalReady4: c.v4, LocalReady6: c.v6})
+		w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, Serves6: true, LocalReady4: c.v4, LocalReady6: c.v6})
 		for _, a := range nodeAll {
 			count, code := c.v4, c.code4
 			if a == lo6 {
@@ -182,7 +182,7 @@ func expect(t *testing.T, r reply, code, count int, live bool) {
 func TestDeletedServiceIsSilentAtOnce(t *testing.T) {
 	w := newWorld(t, lo4, lo6)
 	port := freePort(t)
-	w.put(web, dataplane.HealthCheck{Port: port, LocalReady4: 1, LocalReady6: 1})
+	w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, Serves6: true, LocalReady4: 1, LocalReady6: 1})
 	expect(t, get(t, url(lo4, port, "/")), 200, 1, true) // leaves a connection open
 	w.put(web, dataplane.HealthCheck{})
 	w.refuses(lo4, port)
@@ -193,8 +193,8 @@ func TestDeletedServiceIsSilentAtOnce(t *testing.T) {
 func TestPortChanges(t *testing.T) {
 	w := newWorld(t, lo4)
 	before, after := freePort(t), freePort(t)
-	w.put(web, dataplane.HealthCheck{Port: before, LocalReady4: 1})
-	w.put(web, dataplane.HealthCheck{Port: after, LocalReady4: 2})
+	w.put(web, dataplane.HealthCheck{Port: before, Serves4: true, Serves6: true, LocalReady4: 1})
+	w.put(web, dataplane.HealthCheck{Port: after, Serves4: true, Serves6: true, LocalReady4: 2})
 	w.refuses(lo4, before)
 	expect(t, get(t, url(lo4, after, "/")), 200, 2, true)
 }
@@ -204,11 +204,11 @@ func TestPortChanges(t *testing.T) {
 func TestPortPassesToAnotherService(t *testing.T) {
 	w := newWorld(t, lo4)
 	first, second := freePort(t), freePort(t)
-	w.put(api, dataplane.HealthCheck{Port: first})
-	w.put(web, dataplane.HealthCheck{Port: second, LocalReady4: 1})
+	w.put(api, dataplane.HealthCheck{Port: first, Serves4: true, Serves6: true})
+	w.put(web, dataplane.HealthCheck{Port: second, Serves4: true, Serves6: true, LocalReady4: 1})
 	w.sync(func(b *dataplane.Builder) {
-		b.PutHealthCheck(api, dataplane.HealthCheck{Port: second})
-		b.PutHealthCheck(web, dataplane.HealthCheck{Port: first, LocalReady4: 4})
+		b.PutHealthCheck(api, dataplane.HealthCheck{Port: second, Serves4: true, Serves6: true})
+		b.PutHealthCheck(web, dataplane.HealthCheck{Port: first, Serves4: true, Serves6: true, LocalReady4: 4})
 	})
 	expect(t, get(t, url(lo4, first, "/")), 200, 4, true)
 	if r := get(t, url(lo4, second, "/")); r.code != 503 {
@@ -225,7 +225,7 @@ func TestPortPassesToAnotherService(t *testing.T) {
 func TestAddressesFollowTheNode(t *testing.T) {
 	w := newWorld(t, lo4)
 	port := freePort(t)
-	w.put(web, dataplane.HealthCheck{Port: port, LocalReady4: 1})
+	w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, Serves6: true, LocalReady4: 1})
 	w.refuses(other4, port)
 	w.sync(func(b *dataplane.Builder) { b.SetNode(&dataplane.Node{NodePortAddrs: []netip.Addr{lo4, other4}}) })
 	expect(t, get(t, url(lo4, port, "/")), 200, 1, true)
@@ -242,8 +242,8 @@ func TestPortInUse(t *testing.T) {
 	w := newWorld(t, lo4, other4)
 	taken, free := freePort(t), freePort(t)
 	stranger := listen(t, netip.AddrPortFrom(lo4, taken).String())
-	w.put(web, dataplane.HealthCheck{Port: taken, LocalReady4: 1})
-	w.put(api, dataplane.HealthCheck{Port: free, LocalReady4: 1})
+	w.put(web, dataplane.HealthCheck{Port: taken, Serves4: true, Serves6: true, LocalReady4: 1})
+	w.put(api, dataplane.HealthCheck{Port: free, Serves4: true, Serves6: true, LocalReady4: 1})
 	w.sync(func(*dataplane.Builder) {})
 	if want := fmt.Sprintf("[shop/web 127.0.0.1:%d]", taken); fmt.Sprint(w.failed) != want {
 		t.Errorf("failed: %v, want %s", w.failed, want)
@@ -259,10 +259,25 @@ func TestPortInUse(t *testing.T) {
 	expect(t, get(t, url(lo4, taken, "/")), 200, 1, true)
 }
 
+// TestFamiliesOfTheService: where a Service has no address nobody answers for
+// it, and a family that it gets is served.
+func TestFamiliesOfTheService(t *testing.T) {
+	w := newWorld(t, lo4, lo6)
+	port := freePort(t)
+	w.put(web, dataplane.HealthCheck{Port: port, Serves6: true, LocalReady6: 1})
+	w.refuses(lo4, port)
+	expect(t, get(t, url(lo6, port, "/")), 200, 1, true)
+	w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, Serves6: true, LocalReady6: 1})
+	expect(t, get(t, url(lo4, port, "/")), 503, 0, true)
+	w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, LocalReady4: 2})
+	w.refuses(lo6, port)
+	expect(t, get(t, url(lo4, port, "/")), 200, 2, true)
+}
+
 func TestCloseEndsAll(t *testing.T) {
 	w := newWorld(t, lo4, lo6)
 	port := freePort(t)
-	w.put(web, dataplane.HealthCheck{Port: port, LocalReady4: 1})
+	w.put(web, dataplane.HealthCheck{Port: port, Serves4: true, Serves6: true, LocalReady4: 1})
 	w.servers.Close()
 	w.refuses(lo4, port)
 	w.refuses(lo6, port)
@@ -277,7 +292,7 @@ func BenchmarkUnchanged(b *testing.B) {
 	build := dataplane.Empty().Edit()
 	for i := range 1000 {
 		// No NodePort addresses, so no sockets.
-		build.PutHealthCheck(dataplane.ServiceName{Namespace: "n", Name: fmt.Sprint(i)}, dataplane.HealthCheck{Port: uint16(30000 + i)})
+		build.PutHealthCheck(dataplane.ServiceName{Namespace: "n", Name: fmt.Sprint(i)}, dataplane.HealthCheck{Port: uint16(30000 + i), Serves4: true, Serves6: true})
 	}
 	snap, err := build.Build()
 	if err != nil {

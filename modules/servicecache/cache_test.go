@@ -86,13 +86,18 @@ func TestHealthCheck(t *testing.T) {
 	c := newCache(t, testConfig(), testService("s", exposed, externalLocal, health),
 		changed(testSlice("s", "1", ep(e1, "n1", "rs-"), ep(e2, "n2", "rs-"), ep("10.244.1.3", "n1", "-st"), ep("10.244.1.4", "n1", "rs-")), anyPort(two...)),
 		testSlice("s", "2", ep(e1, "n1", "rs-")), testSlice("s", "6", ep("fd00:244:0:1::1", "n1", "rs-")))
-	if got, want := get(c), (dataplane.HealthCheck{Port: 32000, LocalReady4: 2, LocalReady6: 1}); got != want {
+	if got, want := get(c), (dataplane.HealthCheck{Port: 32000, Serves4: true, Serves6: true, LocalReady4: 2, LocalReady6: 1}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	c.DeleteEndpointSlice("ns", "1")
 	c.DeleteEndpointSlice("ns", "2")
-	if got, want := get(c), (dataplane.HealthCheck{Port: 32000, LocalReady6: 1}); got != want {
+	if got, want := get(c), (dataplane.HealthCheck{Port: 32000, Serves4: true, Serves6: true, LocalReady6: 1}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	four := func(s *corev1.Service) { s.Spec.ClusterIPs = s.Spec.ClusterIPs[:1] }
+	set(t, c, testService("s", exposed, externalLocal, health, four))
+	if got, want := get(c), (dataplane.HealthCheck{Port: 32000, Serves4: true}); got != want {
+		t.Errorf("a Service of one family: got %+v, want %+v", got, want)
 	}
 	set(t, c, testService("s", exposed, health))
 	if got := get(c); got != (dataplane.HealthCheck{}) {

@@ -82,7 +82,11 @@ func (c *Cache) evaluate(e *entry) (ports []*dataplane.ServicePort, h dataplane.
 		next = next[n:]
 	}
 	if s.healthPort != 0 {
-		h = dataplane.HealthCheck{Port: s.healthPort, LocalReady4: len(v.local.v4), LocalReady6: len(v.local.v6)}
+		h = dataplane.HealthCheck{
+			Port:    s.healthPort,
+			Serves4: v.local.v4 != nil, Serves6: v.local.v6 != nil,
+			LocalReady4: len(v.local.v4), LocalReady6: len(v.local.v6),
+		}
 	}
 	return ports, h, v.problems.list
 }
