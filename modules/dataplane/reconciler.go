@@ -143,11 +143,24 @@ func (r *Reconciler) nudge() {
 // Unapplied returns when the oldest change was accepted that some plane has
 // not yet confirmed; false if all is applied.
 func (r *Reconciler) Unapplied() (time.Time, bool) {
+	return r.unapplied(func(*lane) bool { return true })
+}
+
+// UnappliedIn is Unapplied for the planes of one family.
+func (r *Reconciler) UnappliedIn(f Family) (time.Time, bool) {
+	return r.unapplied(func(l *lane) bool { return l.plane.Family == f })
+}
+
+// unapplied counts what was published and not yet taken for all lanes: whom a
+// change concerns, they find out themselves.
+func (r *Reconciler) unapplied(counts func(*lane) bool) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := r.since
+	var t time.Time
 	for _, l := range r.lanes {
-		t = older(t, l.queued)
+		if counts(l) {
+			t = older(older(t, l.queued), r.since)
+		}
 	}
 	return t, !t.IsZero()
 }

@@ -237,7 +237,7 @@ func TestReconcilerIsolatesAFailingPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := &memoryPlane{fail: func(int) error { return errors.New("always") }}
 		good := &memoryPlane{}
-		r, stop := running(t, ReconcilerConfig{}, bad, good)
+		r, stop := running(t, ReconcilerConfig{Planes: []NamedPlane{{Name: "bad", Family: IPv6, Plane: bad}}}, good)
 		defer stop()
 		ss := edited(t, 20)
 		for _, s := range ss {
@@ -249,6 +249,12 @@ func TestReconcilerIsolatesAFailingPlane(t *testing.T) {
 		}
 		if _, ok := r.Unapplied(); !ok {
 			t.Error("the bad plane's change counts as applied")
+		}
+		if _, ok := r.UnappliedIn(IPv6); !ok {
+			t.Error("the change counts as applied in the family of the bad plane")
+		}
+		if since, ok := r.UnappliedIn(IPv4); ok {
+			t.Errorf("in the other family the change counts as unapplied since %v", since)
 		}
 	})
 }

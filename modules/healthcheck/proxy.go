@@ -2,7 +2,6 @@ package healthcheck
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,11 +31,12 @@ type Config struct {
 	// SyncPeriod is how often Services are programmed at least. A change that
 	// is not in force after twice that time is a sign of trouble.
 	SyncPeriod time.Duration
-	// Families are those that the proxy serves.
+	// Families are those that the proxy serves, as far as is known at the start;
+	// see [Proxy.SetFamilies].
 	Families []dataplane.Family
 	// Unapplied returns when the oldest change was accepted from the API that
-	// is not in force yet; false if there is none.
-	Unapplied func() (time.Time, bool)
+	// is not in force yet in a family; false if there is none.
+	Unapplied func(dataplane.Family) (time.Time, bool)
 	// Answered, if not nil, is told of each answer: "/healthz" or "/livez", and
 	// the status code.
 	Answered func(path string, code int)
@@ -54,14 +54,15 @@ type Proxy struct {
 	cfg     Config
 	handler http.Handler
 
-	mu     sync.Mutex
-	node   NodeState
-	synced map[dataplane.Family]time.Time
+	mu       sync.Mutex
+	families []dataplane.Family
+	node     NodeState
+	synced   map[dataplane.Family]time.Time
 }
 
 // NewProxy returns a Proxy of which nothing has been synced yet.
 func NewProxy(cfg Config) *Proxy {
-	p := &Proxy{cfg: cfg, synced: make(map[dataplane.Family]time.Time)}
+	p := &Proxy{cfg: cfg, families: cfg.Families, synced: make(map[dataplane.Family]time.Time)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { p.answer(w, r, p.healthz()) })
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) { p.answer(w, r, p.livez()) })
@@ -74,6 +75,14 @@ func (p *Proxy) Synced(f dataplane.Family) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.synced[f] = time.Now()
+}
+
+// SetFamilies notes which families are served. Others need nothing to be
+// healthy.
+func (p *Proxy) SetFamilies(fs []dataplane.Family) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.families = fs
 }
 
 // SetNode notes the state of the node.
@@ -98,40 +107,75 @@ type status struct {
 	CurrentTime  time.Time `json:"currentTime"`
 	NodeEligible *bool     `json:"nodeEligible,omitempty"`
 	Healthy      bool      `json:"healthy"`
+	// Families are told once they have been programmed, as kube-proxy 1.37 does.
+	Families map[string]familyStatus `json:"status,omitempty"`
 }
 
-func (p *Proxy) livez() status {
-	now := time.Now()
-	s := status{CurrentTime: now, LastUpdated: p.lastSync(), Healthy: true}
-	if since, ok := p.cfg.Unapplied(); ok {
-		s.Healthy = now.Sub(since) <= 2*p.cfg.SyncPeriod
-	} else if !s.LastUpdated.IsZero() {
-		s.LastUpdated = now // nothing has changed since: the state is current
-	}
-	return s
+type familyStatus struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
 }
+
+func (p *Proxy) livez() status { return p.programmed().finish() }
 
 func (p *Proxy) healthz() status {
-	s := p.livez()
+	s := p.programmed()
+	eligible, all := p.told()
+	s.NodeEligible = &eligible
+	s.Healthy = s.Healthy && eligible && all
+	return s.finish()
+}
+
+// told returns whether the node may get new traffic, and whether all families
+// were programmed once.
+func (p *Proxy) told() (eligible, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	eligible := p.node == NodeEligible
-	s.NodeEligible = &eligible
-	s.Healthy = s.Healthy && eligible && !slices.ContainsFunc(p.cfg.Families, func(f dataplane.Family) bool {
-		return p.synced[f].IsZero()
-	})
+	return p.node == NodeEligible, !slices.ContainsFunc(p.families, func(f dataplane.Family) bool { return p.synced[f].IsZero() })
+}
+
+// finish lets the state of a proxy that is well count as current: clients of
+// kube-proxy expect a time that moves although nothing has changed.
+func (s status) finish() status {
+	if s.Healthy && !s.LastUpdated.IsZero() {
+		s.LastUpdated = s.CurrentTime
+	}
 	return s
 }
 
-// lastSync returns when the family that was programmed least recently was; zero
-// if one never was.
-func (p *Proxy) lastSync() time.Time {
+// programmed tells of the families, and of nothing else.
+func (p *Proxy) programmed() status {
+	now := time.Now()
+	s := status{CurrentTime: now, Healthy: true, Families: make(map[string]familyStatus)}
+	for f, lastUpdated := range p.lastSyncs() {
+		one := familyStatus{Healthy: p.keepsUp(f, now), LastUpdated: lastUpdated}
+		s.Healthy = s.Healthy && one.Healthy
+		if lastUpdated.IsZero() {
+			continue
+		}
+		s.Families[f.String()] = one
+		if lastUpdated.After(s.LastUpdated) {
+			s.LastUpdated = lastUpdated
+		}
+	}
+	return s
+}
+
+// keepsUp tells whether no change of a family waits for too long.
+func (p *Proxy) keepsUp(f dataplane.Family, now time.Time) bool {
+	since, waiting := p.cfg.Unapplied(f)
+	return !waiting || now.Sub(since) <= 2*p.cfg.SyncPeriod
+}
+
+// lastSyncs returns when each family was last programmed; zero if it never was.
+func (p *Proxy) lastSyncs() map[dataplane.Family]time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.synced) < len(p.cfg.Families) || len(p.synced) == 0 {
-		return time.Time{}
+	m := make(map[dataplane.Family]time.Time, len(p.families))
+	for _, f := range p.families {
+		m[f] = p.synced[f]
 	}
-	return slices.MinFunc(slices.Collect(maps.Values(p.synced)), time.Time.Compare)
+	return m
 }
 
 func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s status) {

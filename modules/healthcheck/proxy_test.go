@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,10 +17,15 @@ import (
 
 const syncPeriod = 30 * time.Second
 
-// clock is the oldest change that is not applied.
-type clock struct{ since time.Time }
+// clock is the oldest change that is not applied, in one family or in all.
+type clock struct {
+	since time.Time
+	only  dataplane.Family // 0: in all
+}
 
-func (c *clock) unapplied() (time.Time, bool) { return c.since, !c.since.IsZero() }
+func (c *clock) unapplied(f dataplane.Family) (time.Time, bool) {
+	return c.since, !c.since.IsZero() && (c.only == 0 || c.only == f)
+}
 
 func ask(t *testing.T, h http.Handler, path string) (int, map[string]any) {
 	t.Helper()
@@ -107,10 +113,13 @@ func TestHealthBody(t *testing.T) {
 				t.Errorf("%s says %v, want %v", path, body, want)
 			}
 			for k, v := range want {
-				if body[k] != v {
+				if !reflect.DeepEqual(body[k], v) {
 					t.Errorf("%s: %s is %v, want %v", path, k, body[k], v)
 				}
 			}
+		}
+		families := func(lastUpdated any, healthy bool) map[string]any {
+			return map[string]any{"IPv4": map[string]any{"lastUpdated": lastUpdated, "healthy": healthy}}
 		}
 		never := "0001-01-01T00:00:00Z"
 		expect("/livez", map[string]any{"lastUpdated": never, "currentTime": stamp(), "healthy": true})
@@ -119,12 +128,45 @@ func TestHealthBody(t *testing.T) {
 		p.Synced(dataplane.IPv4)
 		synced := stamp()
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time passes
-		expect("/healthz", map[string]any{"lastUpdated": stamp(), "currentTime": stamp(), "healthy": true, "nodeEligible": true})
+		expect("/healthz", map[string]any{"lastUpdated": stamp(), "currentTime": stamp(), "healthy": true, "nodeEligible": true, "status": families(synced, true)})
 
+		p.SetNode(healthcheck.NodeToBeDeleted)
+		expect("/healthz", map[string]any{"lastUpdated": synced, "currentTime": stamp(), "healthy": false, "nodeEligible": false, "status": families(synced, true)})
+		expect("/livez", map[string]any{"lastUpdated": stamp(), "currentTime": stamp(), "healthy": true, "status": families(synced, true)})
+
+		p.SetNode(healthcheck.NodeEligible)
 		pending.since = time.Now()
 		time.Sleep(time.Hour) //nolint:forbidigo // virtual time passes
-		expect("/healthz", map[string]any{"lastUpdated": synced, "currentTime": stamp(), "healthy": false, "nodeEligible": true})
-		expect("/livez", map[string]any{"lastUpdated": synced, "currentTime": stamp(), "healthy": false})
+		expect("/healthz", map[string]any{"lastUpdated": synced, "currentTime": stamp(), "healthy": false, "nodeEligible": true, "status": families(synced, false)})
+		expect("/livez", map[string]any{"lastUpdated": synced, "currentTime": stamp(), "healthy": false, "status": families(synced, false)})
+	})
+}
+
+// TestHealthOfFamilies: what one family waits for says nothing of the other one,
+// and is enough for the whole to be unwell.
+func TestHealthOfFamilies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pending := clock{only: dataplane.IPv6}
+		p := healthcheck.NewProxy(healthcheck.Config{
+			SyncPeriod: syncPeriod, Families: dataplane.Families(), Unapplied: pending.unapplied,
+		})
+		p.SetNode(healthcheck.NodeEligible)
+		p.Synced(dataplane.IPv4)
+		p.Synced(dataplane.IPv6)
+		pending.since = time.Now()
+		time.Sleep(2*syncPeriod + 1) //nolint:forbidigo // virtual time passes
+		code, body := ask(t, p, "/healthz")
+		families, _ := body["status"].(map[string]any)
+		four, _ := families["IPv4"].(map[string]any)
+		six, _ := families["IPv6"].(map[string]any)
+		if code != http.StatusServiceUnavailable || four["healthy"] != true || six["healthy"] != false {
+			t.Errorf("/healthz answers %d, IPv4 %v, IPv6 %v", code, four, six)
+		}
+		p.SetFamilies([]dataplane.Family{dataplane.IPv4})
+		code, body = ask(t, p, "/healthz")
+		if families, _ := body["status"].(map[string]any); code != http.StatusOK || len(families) != 1 {
+			t.Errorf("without IPv6 /healthz answers %d %v", code, body)
+		}
 	})
 }
 

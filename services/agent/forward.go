@@ -80,6 +80,7 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	a.choice.Store(&c)
 	a.metrics.Mode(c.wanted, c.mode.Name)
 	a.metrics.Serving(c.families)
+	a.health.SetFamilies(c.families)
 	a.teller.started()
 	a.log.Info("Using proxy mode", "mode", c.mode.Name, "families", fmt.Sprint(c.families))
 	if c.fellBack() {
@@ -156,22 +157,7 @@ func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane
 		OnSync:    func(res dataplane.SyncResult) { a.synced(ctx, res, left) },
 	})
 	a.reconciler.Store(r)
-	// A family that is not served needs nothing to be healthy.
-	for _, f := range dataplane.Families() {
-		if !served(planes, f) {
-			a.health.Synced(f)
-		}
-	}
 	return r
-}
-
-func served(planes []dataplane.NamedPlane, f dataplane.Family) bool {
-	for _, p := range planes {
-		if p.Family == f {
-			return true
-		}
-	}
-	return false
 }
 
 // loopbackName is what the plane for NodePorts on loopback is called.

@@ -81,7 +81,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	a.metrics = metrics.New(Version(), a.unapplied)
 	a.metrics.WatchClient()
 	a.health = healthcheck.NewProxy(healthcheck.Config{
-		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unapplied, Answered: a.metrics.Answered,
+		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unappliedIn, Answered: a.metrics.Answered,
 	})
 	a.services = healthcheck.NewServers(a.health.Live, a.teller.cannotListen)
 	return nil
@@ -113,6 +113,14 @@ func (a *agent) unapplied() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return r.Unapplied()
+}
+
+func (a *agent) unappliedIn(f dataplane.Family) (time.Time, bool) {
+	r := a.reconciler.Load()
+	if r == nil {
+		return time.Time{}, false
+	}
+	return r.UnappliedIn(f)
 }
 
 func (a *agent) servers() []*server {
