@@ -7,11 +7,11 @@
 // against both.
 //
 //   - [Servers], opened by [Open]: virtual and real servers, by netlink.
-//   - [Device], made by [NewDevice]: kube-ipvs0 and what it makes local.
+//   - [Device], really [Dummy]: kube-ipvs0 and what it makes local.
 //   - [Sysctls], of type [ProcSys]: settings of the network namespace;
 //     [Settings] says which the mode wants.
 //   - [Support]: whether this machine has what all of them need.
 //
-// Everything acts on the network namespace of the calling thread; what was
-// opened stays in the one in which it was opened.
+// Everything acts on the network namespace of the calling thread, except that
+// what Open returns stays in the one in which it was opened.
 package kernel

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,12 +49,3 @@ func findFamily(ctx context.Context) (uint16, error) {
 func loadModule(ctx context.Context, name string) {
 	_ = exec.CommandContext(ctx, "modprobe", "--quiet", name).Run()
 }
-
-// NewDevice returns the device in the calling thread's network namespace, and
-// does nothing to it yet.
-func NewDevice() (Device, error) { return nil, errors.ErrUnsupported }
-
-// Support tells whether this machine has what the mode needs: IPVS, the
-// schedulers, and dummy devices. It loads modules where it can. The error says
-// in a sentence what is missing and what to do about it.
-func Support(_ context.Context, _ ...string) error { return cmp.Or(errors.ErrUnsupported) }

@@ -22,6 +22,8 @@ const (
 	interruptions = 20
 )
 
+var errInterrupted = errors.New("it changes faster than it can be read")
+
 // socket speaks netlink with the network namespace of the thread that opened
 // it. Many messages go with one call, and only the last asks for an answer:
 // the kernel answers refused ones unasked.
@@ -101,7 +103,7 @@ func (s *socket) dump(ctx context.Context, write func(m *message) (kind, flags u
 			return err
 		}
 	}
-	return errors.New("it changes faster than it can be read")
+	return errInterrupted
 }
 
 // ask sends one question and reads its answers.

@@ -18,9 +18,15 @@ type Device struct {
 	mu       sync.Mutex
 	exists   bool
 	held     map[netip.Prefix]bool // by other devices
-	locals   map[netip.Prefix]kernel.Local
+	locals   map[object]kernel.Local
 	faults   faults
 	messages int
+}
+
+// object is an address or a route.
+type object struct {
+	prefix netip.Prefix
+	bound  bool
 }
 
 var _ kernel.Device = (*Device)(nil)
@@ -28,7 +34,7 @@ var _ kernel.Device = (*Device)(nil)
 // NewDevice returns the device of a node that has not got it yet. Other
 // devices of the node hold the addresses.
 func NewDevice(others ...netip.Addr) *Device {
-	d := &Device{held: make(map[netip.Prefix]bool), locals: make(map[netip.Prefix]kernel.Local)}
+	d := &Device{held: make(map[netip.Prefix]bool), locals: make(map[object]kernel.Local)}
 	for _, a := range others {
 		d.held[netip.PrefixFrom(a, a.BitLen())] = true
 	}
@@ -98,16 +104,30 @@ func (d *Device) Apply(ctx context.Context, ops []kernel.LocalOp) ([]kernel.Loca
 	var refused []kernel.LocalRefusal
 	for _, op := range ops {
 		d.messages++
-		switch p := op.Local.Prefix; {
-		case op.Delete:
-			delete(d.locals, p)
-		case d.held[p]:
-			refused = append(refused, kernel.LocalRefusal{Op: op, Err: kernel.ErrHeld})
-		default:
-			d.locals[p] = op.Local
+		if err := d.apply(op); err != nil {
+			refused = append(refused, kernel.LocalRefusal{Op: op, Err: err})
 		}
 	}
 	return refused, fault.err
+}
+
+func (d *Device) apply(op kernel.LocalOp) error {
+	l := op.Local
+	one := object{l.Prefix, l.Bound}
+	switch {
+	case op.Delete:
+		delete(d.locals, one)
+	case d.held[l.Prefix]:
+		return kernel.ErrHeld
+	case l.Source.IsValid() && !l.Bound && !d.held[netip.PrefixFrom(l.Source, l.Source.BitLen())]:
+		return kernel.ErrSource
+	default:
+		if l.Bound {
+			l.Source = netip.Addr{}
+		}
+		d.locals[one] = l
+	}
+	return nil
 }
 
 // Remove deletes the device.

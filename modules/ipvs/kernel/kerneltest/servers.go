@@ -31,10 +31,10 @@ type server struct {
 
 var _ kernel.Servers = (*Servers)(nil)
 
-// Schedulers are those of Linux 6.1.
+// Schedulers are those of Debian's Linux 6.1, which leaves out twos.
 func Schedulers() []string {
 	return []string{
-		"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "mh", "fo", "ovf", "twos",
+		"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "mh", "fo", "ovf",
 	}
 }
 
