@@ -17,6 +17,7 @@ const (
 )
 
 // TestCapabilityTable: what users read about modes is what the modes declare.
+// Proves S9.8.
 func TestCapabilityTable(t *testing.T) {
 	text, err := os.ReadFile(modesDocument)
 	if err != nil {

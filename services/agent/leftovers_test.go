@@ -41,6 +41,7 @@ func (c *cleaned) so() []string {
 
 // TestLeftovers: nothing is touched before the first good Sync of its family,
 // the mode in use never, and what cannot be removed is tried again.
+// Proves S9.7.
 func TestLeftovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cleaned{refuses: 1}

@@ -32,9 +32,7 @@ type bed struct {
 func newBed(t rig.TB, cfg Config, state State) *bed {
 	t.Helper()
 	b := &bed{t: t, cfg: cfg, rig: rig.New(t, state.RigOptions()), want: dataplane.Empty()}
-	for _, host := range backends {
-		b.rig.Host(host).ServeAll(t, targetPorts...)
-	}
+	Serve(t, b.rig)
 	if err := addForeign(t.Context(), b.rig.Node, cfg); err != nil {
 		t.Fatalf("%v", err)
 	}

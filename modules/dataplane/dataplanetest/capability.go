@@ -23,7 +23,7 @@ web:d TCP 83->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affin
 
 // capabilities is law 7, for what the other laws do not see: that the mode has
 // what it does not declare to lack, and lacks what it does.
-// Proves S6.2, kubernetes#103000.
+// Proves S6.2, S9.8, kubernetes#103000.
 func capabilities(t *testing.T, cfg Config) {
 	t.Parallel()
 	b := syncedBed(t, cfg, fourPorts)
@@ -52,6 +52,7 @@ two TCP 80->8080 ips=10.96.0.11,fd00:96::11 nodePort=30081 endpoints=e1
 `
 
 // sourcePorts is law 7 for flows of one source port (kubernetes#107249).
+// Proves S9.8.
 func sourcePorts(t *testing.T, cfg Config) {
 	t.Parallel()
 	b := syncedBed(t, cfg, twoFrontends)

@@ -36,8 +36,10 @@ type site struct {
 	http *http.Client
 }
 
-func newSite(t *testing.T) *site {
-	s := &site{t: t, rig: rig.New(t, rig.Options{})}
+func newSite(t *testing.T) *site { return newSiteOf(t, rig.Options{}) }
+
+func newSiteOf(t *testing.T, opts rig.Options) *site {
+	s := &site{t: t, rig: rig.New(t, opts)}
 	if err := s.rig.Node.Do(func() error { s.api = apisim.New(); return nil }); err != nil {
 		t.Fatal(err)
 	}

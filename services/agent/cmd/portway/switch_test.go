@@ -52,6 +52,7 @@ func runs(m dataplane.Mode) predecessor {
 // TestSwitches goes from each mode to each other one, and from kube-proxy in
 // each of its modes to each of ours, with traffic on: what is new works all the
 // time, what is old goes on, and of the old mode nothing is left.
+// Proves S7.2, S9.7, calico#11753, kubernetes#102314.
 func TestSwitches(t *testing.T) {
 	modes := usableModes(t)
 	before := kubeProxies(modes)
