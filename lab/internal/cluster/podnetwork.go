@@ -51,14 +51,14 @@ func (n node) connect(ctx context.Context, d docker.Client, all []node) error {
 	if err := n.write(ctx, d, "/kind/lab/routes", n.routes(all)); err != nil {
 		return err
 	}
-	if _, err := d.Output(ctx, "exec", n.name, "sh", "/kind/lab/routes"); err != nil {
+	if _, err := d.Run.Run(ctx, NodeExec(d, n.name, "sh", "/kind/lab/routes")); err != nil {
 		return err
 	}
 	return n.write(ctx, d, "/etc/cni/net.d/10-lab.conflist", conflist)
 }
 
 func (n node) write(ctx context.Context, d docker.Client, path, content string) error {
-	cmd := d.Cmd("exec", "--interactive", n.name, "sh", "-c", "mkdir -p $(dirname "+path+") && cat >"+path+".new && mv "+path+".new "+path)
+	cmd := NodeExec(d, n.name, "sh", "-c", "mkdir -p $(dirname "+path+") && cat >"+path+".new && mv "+path+".new "+path)
 	cmd.Stdin = strings.NewReader(content)
 	_, err := d.Run.Run(ctx, cmd)
 	return err

@@ -43,7 +43,7 @@ func (f *fakeNodes) Run(_ context.Context, c command.Cmd) (string, error) {
 		f.order = append(f.order, path)
 		return "", err
 	}
-	f.order = append(f.order, strings.Join(c.Args[3:], " "))
+	f.order = append(f.order, strings.Join(c.Args[4:], " "))
 	return "", nil
 }
 

@@ -99,7 +99,7 @@ func (l *Lab) loadInto(ctx context.Context, node, archive string) error {
 		return err
 	}
 	defer f.Close()
-	cmd := l.docker().Cmd(append([]string{"exec", "--interactive", node}, products.ImportArgs(false)...)...)
+	cmd := cluster.NodeExec(l.docker(), node, products.ImportArgs(false)...)
 	cmd.Stdin = f
 	_, err = l.run.Run(ctx, cmd)
 	return err
@@ -124,9 +124,15 @@ patches:
         value: {portway-lab/image: %q}
 `
 
-// manifests is the directory of a mode's own kustomization.
-func (l *Lab) manifests(mode string) string {
-	return filepath.Join(l.repo, "services", "agent", "deploy", "overlays", mode)
+// manifests is the directory of the mode's own kustomization; with a guest,
+// where nodes differ in what they can do, of the one that leaves the mode to
+// each Node.
+func (l *Lab) manifests() string {
+	deploy := filepath.Join(l.repo, "services", "agent", "deploy")
+	if l.state.Guest {
+		return filepath.Join(deploy, "base")
+	}
+	return filepath.Join(deploy, "overlays", l.state.Options.Mode)
 }
 
 // deployAgent applies the manifests of the mode.
@@ -139,7 +145,7 @@ func (l *Lab) deployAgent(ctx context.Context, _ func(string)) error {
 		return err
 	}
 	host, _, _ = strings.Cut(host, " ") // the cluster's first family
-	dir, err := l.writeOverlay(l.manifests(l.state.Options.Mode), host)
+	dir, err := l.writeOverlay(l.manifests(), host)
 	if err != nil {
 		return fmt.Errorf("manifests of the agent: %w", err)
 	}

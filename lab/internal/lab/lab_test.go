@@ -59,6 +59,15 @@ func TestStepsOfUp(t *testing.T) {
 				"Keep the lab's traffic", "Create the kind cluster", "Connect the pod networks", "Build the agent's image", "Deploy the agent",
 			},
 		},
+		{
+			"with a node that has a kernel of its own",
+			State{Options: portway, Offline: true, Guest: true},
+			true,
+			[]string{
+				"Install missing Debian packages", "Keep the lab's traffic", "Add a node whose kernel has IPVS",
+				"Connect the pod networks", "Build the agent's image", "Deploy the agent",
+			},
+		},
 		{"again", State{Options: portway}, true, []string{"Find kubectl", "Build the agent's image", "Deploy the agent"}},
 		{
 			"again, on our own Docker",
@@ -145,7 +154,7 @@ func TestOnlyOneCommandAtATime(t *testing.T) {
 func TestDemoCommands(t *testing.T) {
 	d := demo{
 		kubeconfig: "/s/kubeconfig", dockerHost: "unix:///run/x.sock", kubectl: "/c/kubectl",
-		node: "portway-worker", address: netip.MustParseAddr("10.96.1.2"),
+		node: "portway-worker", exec: "docker exec portway-worker", address: netip.MustParseAddr("10.96.1.2"),
 	}
 	if got := d.environment(); !slices.Equal(got, []string{"export KUBECONFIG=/s/kubeconfig", "export DOCKER_HOST=unix:///run/x.sock"}) {
 		t.Errorf("environment is %q", got)
@@ -153,7 +162,7 @@ func TestDemoCommands(t *testing.T) {
 	if got := d.fromNode(); !strings.HasPrefix(got, "docker exec portway-worker sh -c ") || !strings.Contains(got, "http://10.96.1.2:80/") {
 		t.Errorf("from a node: %s", got)
 	}
-	if got := d.fromPod(); !strings.Contains(got, "http://myapp/") || !strings.HasPrefix(got, "/c/kubectl run ") {
+	if got := d.fromPod(); !strings.Contains(got, "http://myapp/") || !strings.Contains(got, `{"nodeName":"portway-worker"}`) || !strings.HasPrefix(got, "/c/kubectl run ") {
 		t.Errorf("from a pod: %s", got)
 	}
 	d.address, d.dockerHost = netip.MustParseAddr("fd00:10:96::5"), ""

@@ -33,7 +33,8 @@ type demo struct {
 	kubeconfig string
 	dockerHost string // empty: the user's own Docker
 	kubectl    string
-	node       string
+	node       string     // a client is on it, and is it
+	exec       string     // the words before a command on it
 	address    netip.Addr // the Service's ClusterIP
 }
 
@@ -55,11 +56,12 @@ func (d demo) environment() []string {
 
 // fromPod asks by name, so it shows the cluster's DNS too.
 func (d demo) fromPod() string {
-	return d.kubectl + " run client --rm --stdin --quiet --restart=Never --image=nginx --image-pull-policy=IfNotPresent --command -- " +
+	return d.kubectl + " run client --rm --stdin --quiet --restart=Never --image=nginx --image-pull-policy=IfNotPresent " +
+		`--overrides='{"apiVersion":"v1","spec":{"nodeName":"` + d.node + `"}}' --command -- ` +
 		thirty("http://myapp/")
 }
 
-func (d demo) fromNode() string { return "docker exec " + d.node + " " + thirty(d.url()) }
+func (d demo) fromNode() string { return d.exec + " " + thirty(d.url()) }
 
 // spread counts the requests that each pod has answered.
 func (d demo) spread() string {
@@ -77,12 +79,21 @@ func (l *Lab) demo(ctx context.Context) (demo, error) {
 	}
 	d := demo{
 		kubeconfig: l.kubeconfig(), dockerHost: l.docker().Host, kubectl: l.state.Kubectl,
-		node: cluster.Name + "-control-plane", address: addr,
+		node: l.client(), address: addr,
 	}
-	if l.state.Options.Workers > 0 {
-		d.node = cluster.Name + "-worker"
-	}
+	d.exec = strings.Join(cluster.NodeExec(l.docker(), d.node).Args, " ")
 	return d, nil
+}
+
+// client is the node to ask from: the mode is at work there.
+func (l *Lab) client() string {
+	switch {
+	case l.state.Guest:
+		return cluster.GuestName
+	case l.state.Options.Workers > 0:
+		return cluster.Name + "-worker"
+	}
+	return cluster.Name + "-control-plane"
 }
 
 // checkTimeout bounds how long the sample may take to answer fully: Services

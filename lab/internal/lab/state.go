@@ -18,6 +18,7 @@ type State struct {
 	Offline   bool          // made without a registry
 	OwnDaemon bool          // on a Docker daemon of the lab's own
 	Bridge    string        // the guarded bridge device, if any
+	Guest     bool          // the mode is that of a node with a kernel of its own
 	Kubectl   string        // the program
 	Saved     hostnet.Saved // what our daemon changes
 }

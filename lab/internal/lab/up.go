@@ -70,6 +70,9 @@ func (u *up) steps() []step.Step {
 	if !u.reuse {
 		steps = append(steps, step.Step{Name: "Create the kind cluster", Run: u.create})
 	}
+	if u.state.Guest {
+		steps = append(steps, step.Step{Name: "Add a node whose kernel has IPVS", Run: u.addGuest})
+	}
 	if u.state.Offline {
 		steps = append(steps, step.Step{Name: "Connect the pod networks", Run: func(ctx context.Context, _ func(string)) error {
 			return cluster.PodNetwork(ctx, u.kubectl(), u.docker())
@@ -88,21 +91,34 @@ func (u *up) steps() []step.Step {
 // plan decides how to go on and refuses what cannot work, before anything is
 // changed.
 func (u *up) plan(ctx context.Context, o cluster.Options) error {
-	if o.Mode == "ipvs" && !machine.HasIPVS(ctx, u.run) {
-		return errors.New("this kernel has no IPVS (module ip_vs), and nodes of kind share it: choose another --mode here")
-	}
-	if o.Proxy == cluster.Portway {
-		if _, err := os.Stat(u.manifests(o.Mode)); err != nil {
-			return fmt.Errorf("this checkout has no manifests for %s mode: %w", o.Mode, err)
-		}
+	guest := o.Mode == "ipvs" && !machine.HasIPVS(ctx, u.run)
+	if guest && o.Proxy != cluster.Portway {
+		return fmt.Errorf("this kernel has no IPVS (module ip_vs), and nodes of kind share it: choose another --mode for %s here", o.Proxy)
 	}
 	before, err := u.load()
 	switch {
 	case err == nil:
-		return u.resume(ctx, before, o)
-	case !errors.Is(err, errDown):
+		err = u.resume(ctx, before, o)
+	case errors.Is(err, errDown):
+		err = u.start(ctx, o)
+	}
+	if err != nil {
 		return err
 	}
+	u.state.Guest = guest
+	if guest && !u.state.Offline {
+		return errors.New("this kernel has no IPVS (module ip_vs), and the node with a kernel that has it is made from the lab's own node image: use --source modules here")
+	}
+	if o.Proxy == cluster.Portway {
+		if _, err := os.Stat(u.manifests()); err != nil {
+			return fmt.Errorf("this checkout has no manifests for %s mode: %w", o.Mode, err)
+		}
+	}
+	return nil
+}
+
+// start decides how a new lab is made.
+func (u *up) start(ctx context.Context, o cluster.Options) error {
 	u.state = State{Options: o}
 	if u.docker().Usable(ctx) {
 		return u.planOnDocker(ctx)
@@ -161,7 +177,7 @@ func (u *up) resume(ctx context.Context, before State, o cluster.Options) error 
 func ignore(string) {}
 
 func (u *up) install(ctx context.Context, note func(string)) error {
-	return machine.Install(ctx, u.run, machine.Missing(u.state.OwnDaemon), note)
+	return machine.Install(ctx, u.run, machine.Missing(u.state.OwnDaemon, u.state.Guest), note)
 }
 
 // startDaemon remembers what the machine is like, bars the way out, and only

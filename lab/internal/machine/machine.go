@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,11 +41,14 @@ func daemonNeeds() []need {
 }
 
 // Missing are the Debian packages that a cluster without a registry still
-// needs here.
-func Missing(ownDaemon bool) []string {
+// needs here; guest: and one of its nodes a kernel of its own.
+func Missing(ownDaemon, guest bool) []string {
 	needs := offlineNeeds()
 	if ownDaemon {
 		needs = append(needs, daemonNeeds()...)
+	}
+	if guest {
+		needs = append(needs, need{program: umlProgram, pkg: "user-mode-linux"})
 	}
 	return missing(needs, exec.LookPath, os.Stat)
 }
@@ -131,6 +135,30 @@ func Debian() bool {
 func CgroupV1() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	return err != nil
+}
+
+// Debian's package user-mode-linux.
+const (
+	umlProgram = "linux.uml"
+	umlModules = "/usr/lib/uml/modules"
+)
+
+// UserModeLinux finds a kernel that runs as a process, and the directory with
+// its modules, which is named as its version.
+func UserModeLinux(ctx context.Context, run command.Runner) (program, modules string, err error) {
+	program, err = exec.LookPath(umlProgram)
+	if err != nil {
+		return "", "", fmt.Errorf("user-mode-linux is not installed; apt-get install user-mode-linux: %w", err)
+	}
+	version, err := run.Run(ctx, command.New(program, "--version"))
+	if err != nil {
+		return "", "", err
+	}
+	modules = filepath.Join(umlModules, strings.TrimSpace(version))
+	if _, err := os.Stat(modules); err != nil {
+		return "", "", fmt.Errorf("modules of %s: %w", program, err)
+	}
+	return program, modules, nil
 }
 
 // HasIPVS reports whether the kernel, which nodes share, can run ipvs mode. It

@@ -31,6 +31,12 @@ func TestMissing(t *testing.T) {
 	if got := missing(needs, look(), noFile); !slices.Equal(got, want) {
 		t.Errorf("with nothing there, missing %v, want %v", got, want)
 	}
+	for guest, want := range map[bool]bool{false: false, true: true} {
+		t.Setenv("PATH", "")
+		if got := slices.Contains(Missing(false, guest), "user-mode-linux"); got != want {
+			t.Errorf("with guest %v, user-mode-linux missing: %v", guest, got)
+		}
+	}
 	if got := missing(needs, look("docker", "ip", "iptables", "mmdebstrap", "nft", "runc"), stat); !slices.Equal(got, []string{"docker.io"}) {
 		t.Errorf("with Docker's client alone, missing %v", got)
 	}

@@ -29,6 +29,7 @@ type binaries struct {
 	kubernetes string
 	others     map[string]string // by programs.name
 	pause      string            // the program itself
+	labexec    string            // likewise
 }
 
 // requiredImages asks kubeadm which images it wants, and under which names.

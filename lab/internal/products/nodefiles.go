@@ -18,10 +18,13 @@ var nodeFS embed.FS
 // labFiles are the files of this package that go into every node.
 func labFiles() ([]image.Entry, error) {
 	where := map[string]string{
-		"entrypoint.sh": "/kind/lab/entrypoint.sh",
-		"guard.nft":     "/kind/lab/guard.nft",
-		"hosts.toml":    "/etc/containerd/certs.d/_default/hosts.toml",
-		"storage.yaml":  "/kind/manifests/default-storage.yaml",
+		"entrypoint.sh":      "/kind/lab/entrypoint.sh",
+		"guest.sh":           "/kind/lab/guest.sh",
+		"guest-init.sh":      "/kind/lab/guest-init.sh",
+		"guest-kubelet.conf": "/kind/lab/guest-kubelet.conf",
+		"guard.nft":          "/kind/lab/guard.nft",
+		"hosts.toml":         "/etc/containerd/certs.d/_default/hosts.toml",
+		"storage.yaml":       "/kind/manifests/default-storage.yaml",
 	}
 	var entries []image.Entry
 	for name, to := range where {
@@ -29,7 +32,11 @@ func labFiles() ([]image.Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("node file %s: %w", name, err)
 		}
-		entries = append(entries, image.Entry{Path: to, Content: string(content)})
+		entry := image.Entry{Path: to, Content: string(content)}
+		if path.Ext(name) == ".sh" {
+			entry.Mode = 0o755
+		}
+		entries = append(entries, entry)
 	}
 	for _, unit := range []string{"containerd", "kubelet", "undo-mount-hacks"} {
 		entries = append(entries, image.Entry{

@@ -56,7 +56,10 @@ func (m Maker) compile(ctx context.Context, b *binaries, note func(string)) (err
 			return err
 		}
 	}
-	b.pause, err = m.Own(ctx, "pause", note)
+	if b.pause, err = m.Own(ctx, "pause", note); err != nil {
+		return err
+	}
+	b.labexec, err = m.Own(ctx, "labexec", note)
 	return err
 }
 
@@ -94,7 +97,8 @@ func (n *Node) Image(ctx context.Context, m Maker, d docker.Client, note func(st
 func (n *Node) key(entries []image.Entry, required []string) *cache.Key {
 	key := new(cache.Key).Add("import", importScript).Add("kubernetes", filepath.Base(n.bins.kubernetes)).
 		Add("node", filepath.Base(n.nodeRootfs)).Add("pods", filepath.Base(n.podRootfs)).
-		Add("pause", filepath.Base(filepath.Dir(n.bins.pause))).Add("images", strings.Join(required, " "))
+		Add("pause", filepath.Base(filepath.Dir(n.bins.pause))).
+		Add("labexec", filepath.Base(filepath.Dir(n.bins.labexec))).Add("images", strings.Join(required, " "))
 	for _, p := range nodePrograms() {
 		key.Add(p.name, filepath.Base(n.bins.others[p.name]))
 	}
@@ -133,6 +137,7 @@ func (n *Node) entries(required []string) ([]image.Entry, error) {
 	add("/usr/bin/", n.bins.kubernetes, "kubeadm", "kubectl", "kubelet")
 	add("/usr/local/bin/", n.bins.others["containerd"], "containerd", "containerd-shim-runc-v2", "ctr")
 	add("/usr/local/bin/", n.bins.others["critools"], "crictl")
+	add("/usr/local/bin/", filepath.Dir(n.bins.labexec), "labexec")
 	add("/opt/cni/bin/", n.bins.others["cni"], "host-local", "loopback", "portmap", "ptp")
 	slices.SortFunc(entries, func(a, b image.Entry) int { return strings.Compare(a.Path, b.Path) })
 	return entries, nil
