@@ -32,6 +32,12 @@ func (w *world) balancer(ctx context.Context, svc *corev1.Service, addrs ...neti
 	Expect(err).NotTo(HaveOccurred())
 }
 
+// bothWays are the first two nodes in each order: only one of them may have the
+// mode that is tested.
+func bothWays() [][2]client {
+	return [][2]client{{clients[0], clients[1]}, {clients[1], clients[0]}}
+}
+
 var _ = Describe("Traffic policy", anyFamily, func() {
 	It("internal, Local: serves from the client's own node", anyMode, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
@@ -48,7 +54,7 @@ var _ = Describe("Traffic policy", anyFamily, func() {
 
 	It("internal, Local: refuses on a node without a server", anyMode, portwayOnly, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
-		here, there := clients[0], clients[1]
+		here, there := clients[1], clients[0]
 		w.servers(ctx, "web", 1, onNode(here.node))
 		svc := w.service(ctx, "web", internalLocal)
 		expectAnswers(ctx, here.pod, http(svc), w.podNames(ctx, "web")...)
@@ -59,18 +65,21 @@ var _ = Describe("Traffic policy", anyFamily, func() {
 
 	It("external, Local: keeps the source, and is silent on a node without a server", keepsSource, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
-		here, there := clients[0], clients[1]
-		w.servers(ctx, "web", 1, onNode(here.node))
-		svc := w.service(ctx, "web", nodePorts, externalLocal)
-		for _, q := range httpNodePort(svc, here.node) {
-			source, err := cluster.OutsideAddr(ctx, here.node, q.To.Addr())
-			Expect(err).NotTo(HaveOccurred())
-			expectSource(ctx, cluster.Outside(), q, source.String())
-		}
-		expectSilence(ctx, cluster.Outside(), httpNodePort(svc, there.node))
-		// What comes from that node itself is not limited to what is local.
-		for _, from := range []cluster.Place{there.pod, there.host, there.self} {
-			expectAnswers(ctx, from, httpNodePort(svc, there.node), w.podNames(ctx, "web")...)
+		for i, pair := range bothWays() {
+			here, there := pair[0], pair[1]
+			name := fmt.Sprintf("web-%d", i)
+			w.servers(ctx, name, 1, onNode(here.node))
+			svc := w.service(ctx, name, nodePorts, externalLocal)
+			for _, q := range httpNodePort(svc, here.node) {
+				source, err := cluster.OutsideAddr(ctx, here.node, q.To.Addr())
+				Expect(err).NotTo(HaveOccurred())
+				expectSource(ctx, cluster.Outside(), q, source.String())
+			}
+			expectSilence(ctx, cluster.Outside(), httpNodePort(svc, there.node))
+			// What comes from that node itself is not limited to what is local.
+			for _, from := range []cluster.Place{there.pod, there.host, there.self} {
+				expectAnswers(ctx, from, httpNodePort(svc, there.node), w.podNames(ctx, name)...)
+			}
 		}
 	})
 
@@ -116,17 +125,19 @@ var _ = Describe("Traffic policy", anyFamily, func() {
 	It("source ranges: nobody else may use the load balancer's address", anyMode, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
 		w.servers(ctx, "web", 1)
-		allowed, other := clients[0], clients[1]
-		svc := w.service(ctx, "web", func(s *corev1.ServiceSpec) {
-			s.Type = corev1.ServiceTypeLoadBalancer
-			for _, a := range allowed.pod.Addrs {
-				s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, netip.PrefixFrom(a, a.BitLen()).String())
-			}
-		})
-		addrs := balancerAddrs(svc)
-		w.balancer(ctx, svc, addrs...)
-		expectAnswers(ctx, allowed.pod, questions(addrs, 80, false), w.podNames(ctx, "web")...)
-		expectSilence(ctx, other.pod, questions(addrs, 80, false))
-		expectAnswers(ctx, other.pod, http(svc), w.podNames(ctx, "web")...)
+		for i, pair := range bothWays() {
+			allowed, other := pair[0], pair[1]
+			svc := w.service(ctx, fmt.Sprintf("web-%d", i), func(s *corev1.ServiceSpec) {
+				s.Type, s.Selector = corev1.ServiceTypeLoadBalancer, map[string]string{"app": "web"}
+				for _, a := range allowed.pod.Addrs {
+					s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, netip.PrefixFrom(a, a.BitLen()).String())
+				}
+			})
+			addrs := balancerAddrs(svc)
+			w.balancer(ctx, svc, addrs...)
+			expectAnswers(ctx, allowed.pod, questions(addrs, 80, false), w.podNames(ctx, "web")...)
+			expectSilence(ctx, other.pod, questions(addrs, 80, false))
+			expectAnswers(ctx, other.pod, http(svc), w.podNames(ctx, "web")...)
+		}
 	})
 })

@@ -89,7 +89,7 @@ var _ = Describe("Reaching a Service", anyFamily, func() {
 
 	It("lets a pod reach itself", anyMode, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
-		w.servers(ctx, "web", 1)
+		w.servers(ctx, "web", 1, onNode(clients[0].node))
 		svc := w.service(ctx, "web", nodePorts)
 		self := w.pods(ctx, "web")[0]
 		from := c.FromPod(&self)

@@ -78,6 +78,10 @@ func describeNode(ctx context.Context, n cluster.Node, words []string) {
 		}
 		GinkgoWriter.Printf("%s: %s:\n%s\n", n.Name, program, cluster.RulesAbout(save, words...))
 	}
+	// Absent unless the kernel has IPVS; the addresses in it are hexadecimal.
+	if servers, err := c.Exec(ctx, n.Name, "cat", "/proc/net/ip_vs"); err == nil {
+		GinkgoWriter.Printf("%s: virtual servers:\n%s\n", n.Name, firstLines(servers, 200))
+	}
 	for _, ip := range words[1:] {
 		flows, err := c.Exec(ctx, n.Name, "conntrack", "-L", "--orig-dst", ip)
 		GinkgoWriter.Printf("%s: flows to %s (%v):\n%s", n.Name, ip, err, firstLines(flows, 20))

@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,17 +22,30 @@ import (
 type Cluster struct {
 	kubernetes.Interface
 	Access Access
-	// Nodes are all nodes, workers first: what runs on a worker disturbs least.
+	// Nodes are all nodes. First are those that have a mode of their own, if
+	// any: it is the mode of the cluster's proxy. Then the other workers: what
+	// runs on a worker disturbs least.
 	Nodes []Node
 	Proxy Proxy
 }
 
-// Node is one node, which is a container.
+// Node is one node: a container, or a kernel of its own in one.
 type Node struct {
 	Name         string
 	Addrs        []netip.Addr // its InternalIPs, one for each family
 	ControlPlane bool
+	// mode is what its annotation wishes of its proxy, empty for none.
+	mode string
+	// exec are the words before a command that is to run on the node and not
+	// only in its container.
+	exec []string
 }
+
+// Annotations of Nodes.
+const (
+	modeAnnotation = "net.experimental.kubernetes.io/proxy-mode"
+	execAnnotation = "portway-lab/exec" // the lab's, on a node with a kernel of its own
+)
 
 // Addr is the node's address of the same family as like.
 func (n Node) Addr(like netip.Addr) netip.Addr {
@@ -66,27 +81,33 @@ func (c *Cluster) readNodes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	var controlPlanes []Node
 	for _, n := range list.Items {
 		node, err := nodeOf(&n)
 		if err != nil {
 			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
-		if node.ControlPlane {
-			controlPlanes = append(controlPlanes, node)
-		} else {
-			c.Nodes = append(c.Nodes, node)
-		}
+		c.Nodes = append(c.Nodes, node)
 	}
-	if len(c.Nodes) < 2 {
-		return fmt.Errorf("the cluster has %d workers, and the specs need two: make lab-up NODES=2", len(c.Nodes))
+	slices.SortStableFunc(c.Nodes, func(a, b Node) int { return cmp.Compare(a.rank(), b.rank()) })
+	if len(c.Nodes) < 2 || c.Nodes[1].ControlPlane {
+		return errors.New("the specs need two workers: make lab-up NODES=2")
 	}
-	c.Nodes = append(c.Nodes, controlPlanes...)
 	return nil
 }
 
+// rank is a node's place in the order of Nodes.
+func (n Node) rank() int {
+	switch {
+	case n.ControlPlane:
+		return 2
+	case n.mode == "":
+		return 1
+	}
+	return 0
+}
+
 func nodeOf(n *corev1.Node) (Node, error) {
-	node := Node{Name: n.Name}
+	node := Node{Name: n.Name, mode: n.Annotations[modeAnnotation], exec: strings.Fields(n.Annotations[execAnnotation])}
 	_, node.ControlPlane = n.Labels["node-role.kubernetes.io/control-plane"]
 	for _, a := range n.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
@@ -111,7 +132,11 @@ func (c *Cluster) Exec(ctx context.Context, node string, argv ...string) (string
 
 // ExecInput is Exec with something to read for the program.
 func (c *Cluster) ExecInput(ctx context.Context, node, input string, argv ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "docker", append([]string{"exec", "--interactive", node}, argv...)...)
+	words := []string{"exec", "--interactive", node}
+	if i := slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == node }); i >= 0 {
+		words = append(words, c.Nodes[i].exec...)
+	}
+	cmd := exec.CommandContext(ctx, "docker", append(words, argv...)...)
 	if c.Access.DockerHost != "" {
 		cmd.Env = append(os.Environ(), "DOCKER_HOST="+c.Access.DockerHost)
 	}
