@@ -7,6 +7,7 @@ require (
 	github.com/portway/portway/modules/dataplane v0.0.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.50.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/portway/portway/modules/dataplane"
 )
 
 // Server is how a virtual server treats flows. It is comparable: what List
@@ -178,6 +176,3 @@ type Timeouts struct {
 func (t Timeouts) Or(o Timeouts) Timeouts {
 	return Timeouts{cmp.Or(t.TCP, o.TCP), cmp.Or(t.TCPFin, o.TCPFin), cmp.Or(t.UDP, o.UDP)}
 }
-
-// Protocols that IPVS balances.
-func balanced(p dataplane.Protocol) bool { return p.HasPorts() }

@@ -16,7 +16,8 @@ const (
 	// bufferSize is larger than the largest datagram of a dump, 32 kB.
 	bufferSize = 64 << 10
 	// answerLimit is how long an answer may take. The kernel answers before
-	// it returns from the call that sends, so that waiting at all is an error.
+	// it returns from the call that sends, so an answer that is not there is
+	// lost.
 	answerLimit = 5 * time.Second
 	// interruptions is how often a dump is tried that changes meanwhile.
 	interruptions = 20
@@ -39,9 +40,11 @@ func openSocket(protocol int) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netlink socket: %w", err)
 	}
+	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 	limit := unix.NsecToTimeval(answerLimit.Nanoseconds())
 	err = errors.Join(
-		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.Bind(fd, kernel), // gives it a port
+		unix.Connect(fd, kernel),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		// Refusals need not repeat the message.
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
@@ -49,8 +52,10 @@ func openSocket(protocol int) (*socket, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("setting up a netlink socket: %w", err), unix.Close(fd))
 	}
-	return &socket{fd: fd, buffer: make([]byte, bufferSize)}, nil
+	return newSocket(fd), nil
 }
+
+func newSocket(fd int) *socket { return &socket{fd: fd, buffer: make([]byte, bufferSize)} }
 
 func (s *socket) close() error { return unix.Close(s.fd) }
 
@@ -138,22 +143,28 @@ func (s *socket) ask(more uint16, write func(m *message) (kind, flags uint16), v
 
 func (s *socket) send() error {
 	for {
-		err := unix.Sendto(s.fd, s.out.buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if !errors.Is(err, unix.EINTR) {
-			return wrapped("sending to the kernel", err)
+		_, err := unix.Write(s.fd, s.out.buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("sending to the kernel: %w", err)
 		}
+		return nil
 	}
 }
 
 // receive hands out answers until one is the last.
 func (s *socket) receive(visit func(answer) (done bool)) error {
 	for {
-		n, _, err := unix.Recvfrom(s.fd, s.buffer, 0)
-		if errors.Is(err, unix.EINTR) {
+		n, err := unix.Read(s.fd, s.buffer)
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
-		}
-		if err != nil {
-			return wrapped("the kernel's answer", err)
+		case errors.Is(err, unix.EAGAIN):
+			return errors.New("the kernel's answer is lost")
+		case err != nil:
+			return fmt.Errorf("the kernel's answer: %w", err)
 		}
 		for a := range answers(s.buffer[:n]) {
 			if visit(a) {
@@ -161,11 +172,4 @@ func (s *socket) receive(visit func(answer) (done bool)) error {
 			}
 		}
 	}
-}
-
-func wrapped(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("netlink: %s: %w", what, err)
 }
