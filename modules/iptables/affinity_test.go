@@ -140,7 +140,7 @@ func (s *site) entries(set string) int {
 	s.Helper()
 	n := 0
 	err := s.Node.Do(func() error {
-		sets, err := s.plane.kernel.Sets(s.Context(), func(name string) bool { return name == set })
+		sets, err := s.plane.program.Kernel.Sets(s.Context(), func(name string) bool { return name == set })
 		for _, found := range sets {
 			n += len(found.Entries)
 		}

@@ -28,7 +28,7 @@ func TestReportCountsRules(t *testing.T) {
 		{"none", nil, false, false},
 	} {
 		report := mustSync(t, p, snapshotOf(t, step.want...), time.Now(), step.distrust)
-		for _, table := range tables() {
+		for _, table := range p.program.Layout.Tables {
 			held := 0
 			err := k.Save(t.Context(), table, func(c netfilter.Chain) error {
 				if c.Policy == "" {

@@ -4,8 +4,7 @@
 //
 // [Mode] is all that an agent needs. A plane translates each ServicePort by
 // itself, with a pure function, into chains of its own, rules in chains that
-// it shares with others, and entries of ipsets. The fragments are folded into
-// a model of what the kernel should hold; what differs from the kernel is
-// written, and nothing else. See DESIGN.md for the chains, the sets and the
-// reasons.
+// it shares with others, and entries of ipsets. Package program of
+// modules/netfilter sums them up and writes what differs from the kernel, and
+// nothing else. See DESIGN.md for the chains, the sets and the reasons.
 package iptables

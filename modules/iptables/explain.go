@@ -14,7 +14,7 @@ import (
 // Explain follows a new flow through all tables and sets of the kernel, those
 // of others included. The flow is of a client that affinity does not know.
 func (p *Plane) Explain(ctx context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
-	w, err := netfilter.ReadWalker(ctx, p.kernel)
+	w, err := netfilter.ReadWalker(ctx, p.program.Kernel)
 	if err != nil {
 		return dataplane.Explanation{}, fmt.Errorf("explain %s: %w", f, err)
 	}

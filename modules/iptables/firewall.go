@@ -6,6 +6,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // firewallChain lets the allowed sources of some frontends pass to a target.
@@ -34,7 +35,7 @@ func (w *writer) firewall(s *dataplane.SourceRanges, target netfilter.Target) ne
 	for _, p := range ofFamily(s.Prefixes, w.family) {
 		rules = append(rules, netfilter.Rule{Source: netfilter.MatchPrefix(p), Target: target})
 	}
-	w.out.addChain(netfilter.NAT, c.name, append(rules, netfilter.Rule{Target: netfilter.Accept()}))
+	w.out.AddChain(netfilter.NAT, c.name, append(rules, netfilter.Rule{Target: netfilter.Accept()})...)
 	return netfilter.Jump(c.name)
 }
 
@@ -53,9 +54,9 @@ func (w *writer) refuse(f *dataplane.Frontend, rs routes) {
 		r := w.match(f)
 		r.Target, r.Comment = w.denial(f.Sources, rs), w.comment(f)
 		if f.Kind == dataplane.NodePort {
-			w.out.addRule(chainID{netfilter.Filter, chainNodePorts}, k, r)
+			w.out.AddRules(program.ChainID{Table: netfilter.Filter, Name: chainNodePorts}, k, r)
 		} else {
-			w.out.addRule(addrBucket(filterFirewall(), f.Addr), k, r)
+			w.out.AddRules(below(filterFirewall(), f.Addr), k, r)
 			w.enter(setFirewall, portEntry(k))
 		}
 	}
@@ -128,7 +129,7 @@ func (w *writer) denial(s *dataplane.SourceRanges, rs routes) netfilter.Target {
 	}
 	c := denyChain{s, actions, numbered(kindFirewall, w.sp.Name, len(w.deny))}
 	w.deny = append(w.deny, c)
-	w.out.addChain(netfilter.Filter, c.name, w.denyRules(s, actions))
+	w.out.AddChain(netfilter.Filter, c.name, w.denyRules(s, actions)...)
 	return netfilter.Jump(c.name)
 }
 

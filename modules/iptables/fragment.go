@@ -5,69 +5,32 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
-// chainID names a chain of a table.
-type chainID struct {
-	table netfilter.Table
-	name  string
-}
-
-// String returns "nat chain NAME".
-func (id chainID) String() string { return string(id.table) + " chain " + id.name }
-
-// A fragment is everything that one ServicePort needs in the kernel. It
-// depends on nothing but the ServicePort and the node's view.
-type fragment struct {
-	name dataplane.ServicePortName
-	// chains belong to the ServicePort alone.
-	chains []ownChain
-	// rules go into chains that it shares with others.
-	rules []sharedRule
-	// sets belong to the ServicePort alone; their entries are the kernel's.
-	sets []netfilter.Set
-	// entries go into sets that it shares with others.
-	entries []netfilter.SetChange
-}
-
-type ownChain struct {
-	id    chainID
-	rules []netfilter.Rule
-}
-
-// sharedRule is the rule of one frontend in a chain of several. A frontend has
-// no more than one in each chain.
-type sharedRule struct {
-	in    chainID
-	key   dataplane.FrontendKey
-	owner dataplane.ServicePortName
-	rule  netfilter.Rule
-}
-
-func (f *fragment) addChain(t netfilter.Table, name string, rules []netfilter.Rule) {
-	f.chains = append(f.chains, ownChain{chainID{t, name}, rules})
-}
-
-func (f *fragment) addRule(in chainID, k dataplane.FrontendKey, r netfilter.Rule) {
-	f.rules = append(f.rules, sharedRule{in, k, f.name, r})
-}
-
-func (f *fragment) addEntry(c netfilter.SetChange) {
-	if !slices.Contains(f.entries, c) {
-		f.entries = append(f.entries, c)
-	}
-}
-
-// translator makes fragments for one family.
+// translator makes fragments for one family. It is never changed: where a node
+// tells origins apart in another way, it has another one.
 type translator struct {
 	family dataplane.Family
 	local  locality
 }
 
+// source is a ServicePort as a translator sees it.
+type source struct {
+	*translator
+	sp *dataplane.ServicePort
+}
+
+// ServicePort is the version that is translated.
+func (s source) ServicePort() *dataplane.ServicePort { return s.sp }
+
+// Fragment translates it.
+func (s source) Fragment() *program.Fragment { return s.fragment(s.sp) }
+
 // fragment translates a ServicePort. It takes no decision: which endpoints,
 // which answer and which masquerade stands in the frontends' routes.
-func (t translator) fragment(sp *dataplane.ServicePort) *fragment {
-	f := &fragment{name: sp.Name}
+func (t *translator) fragment(sp *dataplane.ServicePort) *program.Fragment {
+	f := &program.Fragment{Name: sp.Name}
 	w := &writer{translator: t, sp: sp, out: f, marks: make(map[*dataplane.Pool][]netfilter.Rule)}
 	for _, fe := range sp.Frontends {
 		if fe.Family == t.family {
@@ -84,9 +47,9 @@ func (t translator) fragment(sp *dataplane.ServicePort) *fragment {
 
 // writer translates one ServicePort into its fragment.
 type writer struct {
-	translator
+	*translator
 	sp  *dataplane.ServicePort
-	out *fragment
+	out *program.Fragment
 	// marks are rules that stand in front in the chain of a pool.
 	marks map[*dataplane.Pool][]netfilter.Rule
 	pools []*dataplane.Pool
@@ -107,7 +70,7 @@ func (w *writer) toPool(p *dataplane.Pool) netfilter.Target {
 }
 
 // enter puts an entry into a shared set.
-func (w *writer) enter(s set, e netfilter.SetEntry) { w.out.addEntry(s.entry(w.family, e)) }
+func (w *writer) enter(s set, e netfilter.SetEntry) { w.out.AddEntry(s.entry(w.family, e)) }
 
 // entry is the change that adds an entry or takes it out.
 func (s set) entry(f dataplane.Family, e netfilter.SetEntry) netfilter.SetChange {

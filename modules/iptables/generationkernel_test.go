@@ -15,8 +15,8 @@ func TestGenerationOfTheKernel(t *testing.T) {
 	s := newSite(t, rig.Options{}, netfilter.NFT, dataplane.IPv4)
 	want := snapshotOf(s.T, clusterIP("web", s.vip(1).String(), s.endpoints(s.Endpoints[0])))
 	s.sync(want, false)
-	k := &reader{Kernel: s.plane.kernel}
-	s.plane.kernel = k
+	k := &reader{Kernel: s.plane.program.Kernel}
+	s.plane.program.Kernel = k
 	s.sync(want, true)
 	want = snapshotOf(s.T, clusterIP("web", s.vip(1).String(), s.endpoints(s.Endpoints...)))
 	s.sync(want, false)
@@ -38,7 +38,9 @@ type reader struct {
 }
 
 func (k *reader) Generation(ctx context.Context) (uint32, error) {
-	return k.Kernel.(generational).Generation(ctx)
+	return k.Kernel.(interface {
+		Generation(context.Context) (uint32, error)
+	}).Generation(ctx)
 }
 
 func (k *reader) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {

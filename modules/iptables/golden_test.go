@@ -13,6 +13,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -44,7 +45,7 @@ func TestShape(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := modelOf(t, c.family, c.sps...).text(c.name != "empty" && c.name != "empty6")
+			got := heldOf(t, c.family, c.sps...).text(c.name != "empty" && c.name != "empty6")
 			file := filepath.Join("testdata", c.name+".golden")
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -62,31 +63,29 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// text is a model as iptables-save and "ipset save" print it, with or without
-// the chains that no Service changes.
-func (m *model) text(servicesOnly bool) string {
-	m.allDirty()
+// text is what is held as iptables-save and "ipset save" print it, with or
+// without the chains that no Service changes.
+func (h held) text(servicesOnly bool) string {
 	var b strings.Builder
-	ids := slices.SortedFunc(maps.Keys(m.digests(newDigester())), func(x, y chainID) int {
-		return cmp.Or(-strings.Compare(string(x.table), string(y.table)), strings.Compare(x.name, y.name))
+	ids := slices.SortedFunc(maps.Keys(h.chains), func(x, y program.ChainID) int {
+		return cmp.Or(-strings.Compare(string(x.Table), string(y.Table)), strings.Compare(x.Name, y.Name))
 	})
 	for _, id := range ids {
-		fixed := slices.Contains(roots(), id) && len(m.rules(id)) == len(m.frame.head(id))+len(m.frame.tail(id))
-		if servicesOnly && fixed {
+		if servicesOnly && slices.Equal(h.chains[id], h.empty[id]) && slices.Contains(roots(), id) {
 			continue
 		}
 		fmt.Fprintf(&b, "# %s\n", id)
-		for _, r := range m.chainRules(id) {
-			fmt.Fprintf(&b, "-A %s %s\n", id.name, r)
+		for _, r := range h.chains[id] {
+			fmt.Fprintf(&b, "-A %s %s\n", id.Name, r)
 		}
 	}
-	for _, s := range m.wantSets() {
-		if servicesOnly && len(s.Entries) == 0 && !s.Expires {
+	for _, s := range h.sets {
+		if servicesOnly && slices.Equal(s.Entries, h.emptySets[s.Name]) && !s.Expires {
 			continue
 		}
 		fmt.Fprintf(&b, "# ipset %s %s\n", s.Name, s.Type)
 		for _, e := range s.Entries {
-			fmt.Fprintf(&b, "add %s %s\n", s.Name, entryText(netfilter.SetChange{Type: s.Type, Entry: e}))
+			fmt.Fprintf(&b, "add %s %s\n", s.Name, program.EntryText(netfilter.SetChange{Type: s.Type, Entry: e}))
 		}
 	}
 	return b.String()

@@ -15,6 +15,7 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // picky is a kernel that refuses transactions in which a text occurs, and sets
@@ -56,7 +57,7 @@ func fakePlane(k netfilter.Kernel) *Plane {
 	return NewPlane(dataplane.IPv4, k, testNode().Holds)
 }
 
-func mustSync(t *testing.T, p *Plane, want *dataplane.Snapshot, now time.Time, distrust bool) dataplane.Report {
+func mustSync(t testing.TB, p *Plane, want *dataplane.Snapshot, now time.Time, distrust bool) dataplane.Report {
 	t.Helper()
 	r, err := p.Sync(t.Context(), dataplane.SyncRequest{Now: now, Want: want, Distrust: distrust})
 	if err != nil {
@@ -144,7 +145,7 @@ func TestOldVersionStaysWhenTheNewOneIsRefused(t *testing.T) {
 		}
 		wantForwarded(t, p, old, "10.96.0.1:80")
 		wantForwarded(t, p, next, "10.96.0.2:80")
-		if want := start.Add(retryAfter); r.Again != want {
+		if want := start.Add(program.RetryAfter); r.Again != want {
 			t.Errorf("wants to be called again at %v, want %v", r.Again, want)
 		}
 
@@ -155,7 +156,7 @@ func TestOldVersionStaysWhenTheNewOneIsRefused(t *testing.T) {
 			t.Errorf("talkative=%t: tried again at once", talkative)
 		}
 		k.hates = ""
-		if r := mustSync(t, p, next, start.Add(retryAfter), false); len(r.Failed) != 0 {
+		if r := mustSync(t, p, next, start.Add(program.RetryAfter), false); len(r.Failed) != 0 {
 			t.Errorf("talkative=%t: still failed %v", talkative, failedNames(r))
 		}
 		wantForwarded(t, p, next, "10.96.0.1:80")
@@ -228,11 +229,11 @@ func TestRemovedIsOwedAfterAnError(t *testing.T) {
 	if _, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: next}); err == nil {
 		t.Fatal("no error")
 	}
-	p.kernel = unreadable{k}
+	p.program.Kernel = unreadable{k}
 	if _, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: next}); err == nil {
 		t.Fatal("no error")
 	}
-	p.kernel, k.err = k, nil
+	p.program.Kernel, k.err = k, nil
 	gone := dataplane.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Protocol: dataplane.TCP}
 	if r := mustSync(t, p, next, time.Time{}, false); !slices.Equal(r.Removed, []dataplane.FrontendKey{gone}) {
 		t.Errorf("removed %v, want %v", r.Removed, gone)

@@ -36,7 +36,7 @@ func openFaulty(fail func() error) dataplanetest.Open {
 		if err != nil {
 			return nil, err
 		}
-		p.kernel = faulty{p.kernel, fail}
+		p.program.Kernel = faulty{p.program.Kernel, fail}
 		return p, nil
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // Name is what users call the mode.
@@ -56,13 +57,9 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	var k netfilter.Kernel = h
-	if h.Backend().Name == netfilter.NFT {
-		k = nftHost{h}
-	}
-	p := newPlane(f, k, netfilter.LocalAddresses)
+	p := newPlane(f, h, netfilter.LocalAddresses)
 	p.randomFully = h.RandomFully(ctx)
-	p.chunk = h.Backend().ChainsPerRestore()
+	p.program.Chunk = h.Backend().ChainsPerRestore()
 	p.warnings = h.Backend().WarnOfOthers(ctx, ownsAnywhere)
 	return p, nil
 }
@@ -94,9 +91,7 @@ func NewPlane(f dataplane.Family, k netfilter.Kernel, isLocal func(netip.Addr) b
 
 // newPlane is a plane on some kernel. local lists the node's addresses.
 func newPlane(f dataplane.Family, k netfilter.Kernel, local func() (func(netip.Addr) bool, error)) *Plane {
-	p := &Plane{family: f, kernel: k, local: local}
-	p.forget()
-	return p
+	return &Plane{family: f, program: program.New(layout(f), k, 0), local: local}
 }
 
 // needs are a few rules that between them use all matches, targets and types

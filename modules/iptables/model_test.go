@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,31 +8,71 @@ import (
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
-func modelOf(tb testing.TB, f dataplane.Family, sps ...*dataplane.ServicePort) *model {
+// held is what a kernel holds of ours, and what it held before the Services
+// came.
+type held struct {
+	chains, empty map[program.ChainID][]netfilter.Rule
+	sets          []netfilter.Set
+	emptySets     map[string][]netfilter.SetEntry
+}
+
+// heldOf is what a plane makes of some Services in a kernel in memory.
+func heldOf(tb testing.TB, f dataplane.Family, sps ...*dataplane.ServicePort) held {
 	tb.Helper()
-	m := newModel(testNode(), f, true)
-	for _, sp := range sps {
-		if err := m.put(sp); err != nil {
+	k := netfiltertest.New(f)
+	p := NewPlane(f, k, testNode().Holds)
+	mustSync(tb, p, snapshotOf(tb), time.Time{}, false)
+	h := held{empty: chainsOf(tb, k), emptySets: make(map[string][]netfilter.SetEntry)}
+	for _, s := range setsOf(tb, k) {
+		h.emptySets[s.Name] = s.Entries
+	}
+	mustSync(tb, p, snapshotOf(tb, sps...), time.Time{}, false)
+	h.chains, h.sets = chainsOf(tb, k), setsOf(tb, k)
+	return h
+}
+
+func setsOf(tb testing.TB, k netfilter.Kernel) []netfilter.Set {
+	tb.Helper()
+	sets, err := k.Sets(tb.Context(), nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return sets
+}
+
+func chainsOf(tb testing.TB, k netfilter.Kernel) map[program.ChainID][]netfilter.Rule {
+	tb.Helper()
+	all := make(map[program.ChainID][]netfilter.Rule)
+	for _, t := range netfilter.Tables() {
+		err := k.Save(tb.Context(), t, func(c netfilter.Chain) error {
+			if c.Policy == "" {
+				all[program.ChainID{Table: t, Name: c.Name}] = slices.Clone(c.Rules)
+			}
+			return nil
+		})
+		if err != nil {
 			tb.Fatal(err)
 		}
 	}
-	return m
+	return all
 }
 
-// size is how much a model puts into the kernel.
+// size is how much there is in the kernel.
 type size struct{ rules, chains, entries, sets int }
 
-func (m *model) size() size {
-	var s size
-	m.allDirty()
-	for id := range m.digests(newDigester()) {
-		s.chains++
-		s.rules += len(m.chainRules(id))
+func (h held) size() size {
+	s := size{chains: len(h.chains), sets: len(h.sets)}
+	for _, rules := range h.chains {
+		s.rules += len(rules)
 	}
-	s.entries, s.sets = len(m.entries), len(m.sets)
+	for _, set := range h.sets {
+		s.entries += len(set.Entries)
+	}
 	return s
 }
 
@@ -77,77 +116,56 @@ func TestCost(t *testing.T) {
 		{"the same, traffic policy Local, 2 of 5 here", loadBalancer(t, remote(3), local(2), false), size{19, 5, 3, 0}},
 		{"the same, with a source range", loadBalancer(t, remote(3), local(2), true), size{27, 8, 4, 0}},
 	} {
-		empty := modelOf(t, dataplane.IPv4).size()
-		if got := modelOf(t, dataplane.IPv4, c.sp).size().minus(empty); got != c.want {
+		empty := heldOf(t, dataplane.IPv4).size()
+		if got := heldOf(t, dataplane.IPv4, c.sp).size().minus(empty); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 }
 
-// A change touches the chains of the Service that changed and its bucket,
-// whatever the number of Services.
+// A change writes the chain of the Service that changed, whatever the number of
+// Services.
 func TestChangeTouchesOnlyItsOwn(t *testing.T) {
 	for _, n := range []int{10, 5000} {
 		sps := many(n)
-		m := modelOf(t, dataplane.IPv4, sps...)
-		m.dirty = newDirt()
-		changed := clusterIP(sps[3].Name.Name, "10.96.0.4:80", endpoints("10.244.9.9:8080"))
-		if err := m.put(changed); err != nil {
-			t.Fatal(err)
-		}
-		own := slices.Collect(maps.Keys(m.dirty.own))
-		shared := slices.Sorted(func(yield func(string) bool) {
-			for id := range m.dirty.shared {
-				if !yield(id.name) {
-					return
-				}
-			}
-		})
-		if len(own) != 1 || own[0].name != poolChain(changed.Name, dataplane.Cluster) {
-			t.Errorf("of %d Services one changes: own chains %v", n, own)
-		}
-		if len(shared) > 2 {
-			t.Errorf("of %d Services one changes: shared chains %v", n, shared)
+		k := &recorder{Kernel: netfiltertest.New(dataplane.IPv4)}
+		p := fakePlane(k)
+		want := snapshotOf(t, sps...)
+		mustSync(t, p, want, time.Time{}, false)
+		k.writes = nil
+		edit := want.Edit()
+		edit.Put(clusterIP(sps[3].Name.Name, "10.96.0.4:80", endpoints("10.244.9.9:8080")))
+		mustSync(t, p, built(t, edit), time.Time{}, false)
+		written := strings.Join(k.writes, "")
+		if chain := ":" + poolChain(sps[3].Name, dataplane.Cluster) + " "; strings.Count(written, "\n:") != 1 || !strings.Contains(written, chain) {
+			t.Errorf("of %d Services one changes, and this is written, not only its chain %s:\n%s", n, chain, written)
 		}
 	}
 }
 
-// The order of arrival plays no part: any walk ends in the same model.
+// The order of arrival plays no part: any walk ends in the same kernel state.
 func TestModelForgetsItsPast(t *testing.T) {
 	sps := many(50)
-	direct := modelOf(t, dataplane.IPv4, sps...)
-	walked := modelOf(t, dataplane.IPv4, many(300)...)
+	k := netfiltertest.New(dataplane.IPv4)
+	p := fakePlane(k)
+	walk := snapshotOf(t, many(300)...)
+	mustSync(t, p, walk, time.Time{}, false)
+	edit := walk.Edit()
 	for _, sp := range many(300)[50:] {
-		walked.remove(sp.Name)
+		edit.Delete(sp.Name)
 	}
+	walk = built(t, edit)
+	mustSync(t, p, walk, time.Time{}, false)
 	for _, sp := range slices.Backward(sps) {
-		if err := walked.put(sp); err != nil {
-			t.Fatal(err)
-		}
+		edit = walk.Edit()
+		edit.Put(sp)
+		walk = built(t, edit)
+		mustSync(t, p, walk, time.Time{}, false)
 	}
-	d := newDigester()
-	direct.allDirty()
-	walked.allDirty()
-	if !maps.Equal(direct.digests(d), walked.digests(d)) {
-		t.Error("the chains differ")
-	}
-	if !maps.Equal(direct.entries, walked.entries) {
-		t.Error("the entries of sets differ")
-	}
-}
-
-// kubernetes#3760: a collision of hashes is refused, not joined.
-func TestCollisionIsRefused(t *testing.T) {
-	sp := clusterIP("b", "10.96.0.2:80", endpoints("10.9.0.2:80"))
-	m := modelOf(t, dataplane.IPv4, clusterIP("a", "10.96.0.1:80", endpoints("10.9.0.1:80")))
-	m.owners[chainID{"nat", poolChain(sp.Name, dataplane.Cluster)}] = tcp("a")
-	before := m.size()
-	err := m.put(sp)
-	if err == nil || !strings.Contains(err.Error(), "default/a/TCP") {
-		t.Errorf("put returns %v, want an error that names the owner", err)
-	}
-	if after := m.size(); after != before {
-		t.Errorf("a refused Service leaves %+v", after.minus(before))
+	direct := heldOf(t, dataplane.IPv4, sps...)
+	walked := held{chains: chainsOf(t, k), sets: setsOf(t, k)}
+	if is, want := walked.text(false), direct.text(false); is != want {
+		t.Errorf("a walk ends in\n%s\nand not in\n%s", is, want)
 	}
 }
 

@@ -192,21 +192,3 @@ func ownsChain(t netfilter.Table, name string) bool {
 	}
 	return false
 }
-
-func oneOf(name string, all ...string) bool {
-	for _, s := range all {
-		if name == s {
-			return true
-		}
-	}
-	return false
-}
-
-func begins(name string, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(name, p) {
-			return true
-		}
-	}
-	return false
-}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // Operators look for the names that kube-proxy gives.
@@ -58,11 +59,11 @@ func TestNamesFitTheKernel(t *testing.T) {
 	ep := netip.MustParseAddrPort("[fd00:1111:2222:3333:4444:5555:6666:7777]:65535")
 	chains := []string{
 		groupChain(poolChain(n, dataplane.Local), 255), endpointChain(n, dataplane.Local, ep),
-		numbered(kindFirewall, n, 1000), addrBucketChain(filterFirewall(), 255).name,
-		portBucketOf(dataplane.SCTP, 65535).chain().name,
+		numbered(kindFirewall, n, 1000), program.AddrBucket(chainFirewall, ep.Addr()),
+		program.PortBucket(chainNodePorts, dataplane.SCTP, 65535),
 	}
 	for _, id := range roots() {
-		chains = append(chains, id.name)
+		chains = append(chains, id.Name)
 	}
 	for _, name := range chains {
 		if len(name) > 28 {
@@ -106,7 +107,7 @@ func TestForeignChainsAreNotOurs(t *testing.T) {
 		}
 	}
 	for _, id := range roots() {
-		if !ownsChain(id.table, id.name) {
+		if !ownsChain(id.Table, id.Name) {
 			t.Errorf("%s does not count as ours", id)
 		}
 	}

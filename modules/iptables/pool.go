@@ -22,7 +22,7 @@ func (w *writer) pool(p *dataplane.Pool) {
 	if w.sp.Affinity > 0 {
 		rules = append(rules, w.bound(p)...)
 	}
-	w.out.addChain(netfilter.NAT, chain, append(rules, w.choose(p, chain)...))
+	w.out.AddChain(netfilter.NAT, chain, append(rules, w.choose(p, chain)...)...)
 	for _, e := range p.Endpoints {
 		if e.Local {
 			w.enter(setLoopBack, loopBackEntry(e, w.sp.Name.Protocol))
@@ -56,7 +56,7 @@ func (w *writer) choose(p *dataplane.Pool, chain string) []netfilter.Rule {
 		}
 		name := groupChain(chain, g)
 		inGroup := w.options(p, es)
-		w.out.addChain(netfilter.NAT, name, w.pick(inGroup))
+		w.out.AddChain(netfilter.NAT, name, w.pick(inGroup)...)
 		top = append(top, option{weightOf(inGroup), netfilter.Jump(name)})
 	}
 	return w.pick(top)
@@ -146,11 +146,11 @@ func (w *writer) bound(p *dataplane.Pool) []netfilter.Rule {
 			Sets:   [2]netfilter.SetMatch{{Name: set, Parts: "src"}},
 			Target: netfilter.Jump(chain),
 		}
-		w.out.sets = append(w.out.sets, newAffinitySet(set, w.family))
-		w.out.addChain(netfilter.NAT, chain, []netfilter.Rule{
-			{Target: netfilter.AddSet(set, "src", max(seconds, 1))},
-			w.to(netfilter.DNAT(e.Addr)),
-		})
+		w.out.Sets = append(w.out.Sets, newAffinitySet(set, w.family))
+		w.out.AddChain(
+			netfilter.NAT, chain,
+			netfilter.Rule{Target: netfilter.AddSet(set, "src", max(seconds, 1))}, w.to(netfilter.DNAT(e.Addr)),
+		)
 	}
 	return rules
 }

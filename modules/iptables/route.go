@@ -146,7 +146,7 @@ func (w *writer) external(rs routes) netfilter.Target {
 	}
 	c := externalChain{rs, numbered(kindExternal, w.sp.Name, len(w.ext))}
 	w.ext = append(w.ext, c)
-	w.out.addChain(netfilter.NAT, c.name, w.originRules(rs))
+	w.out.AddChain(netfilter.NAT, c.name, w.originRules(rs)...)
 	return netfilter.Jump(c.name)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // recorder notes what is written, as text.
@@ -77,7 +78,7 @@ func TestInvalidIsNotForwarded(t *testing.T) {
 		b := snapshotOf(t).Edit()
 		b.SetNode(n)
 		mustSync(t, p, built(t, b), time.Time{}, false)
-		w, err := netfilter.ReadWalker(t.Context(), p.kernel)
+		w, err := netfilter.ReadWalker(t.Context(), p.program.Kernel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,11 +137,11 @@ func TestNodeChanges(t *testing.T) {
 func TestSearchForCulpritsIsBounded(t *testing.T) {
 	k := &picky{Kernel: netfiltertest.New(dataplane.IPv4), hates: "-p tcp -j DNAT", talkative: true}
 	p := fakePlane(k)
-	_, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: snapshotOf(t, many(maxRefusals+50)...)})
-	if !errors.Is(err, errTooMany) {
+	_, err := p.Sync(t.Context(), dataplane.SyncRequest{Want: snapshotOf(t, many(program.MaxRefusals+50)...)})
+	if !errors.Is(err, program.ErrTooManyRefused) {
 		t.Errorf("error %v", err)
 	}
-	if k.refusals > maxRefusals+1 {
+	if k.refusals > program.MaxRefusals+1 {
 		t.Errorf("%d attempts", k.refusals)
 	}
 }

@@ -2,10 +2,10 @@ package iptables
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // frame is what depends on the node and not on any Service: the chains with
@@ -16,8 +16,6 @@ type frame struct {
 	randomFully bool
 	dropInvalid bool
 	unallocated []netip.Prefix // ServiceCIDRs whose unknown addresses are dropped
-	// lenient refuses nothing but what Services themselves refuse.
-	lenient bool
 }
 
 func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
@@ -28,62 +26,69 @@ func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
 	return fr
 }
 
-func (f frame) equal(o frame) bool {
-	return f.family == o.family && f.mark == o.mark && f.randomFully == o.randomFully &&
-		f.dropInvalid == o.dropInvalid && slices.Equal(f.unallocated, o.unallocated)
+// chains are those that the frame is made of. What refuses unknown ports and
+// addresses comes late.
+func (f frame) chains() program.Frame {
+	fr := program.Frame{
+		Roots: roots(),
+		Head:  make(map[program.ChainID][]netfilter.Rule), Tail: make(map[program.ChainID][]netfilter.Rule),
+		Late: map[program.ChainID][]netfilter.Rule{{Table: netfilter.Filter, Name: chainServices}: f.services()},
+	}
+	for _, id := range fr.Roots {
+		fr.Head[id], fr.Tail[id] = f.head(id), f.tail(id)
+	}
+	return fr
 }
 
 // roots are the chains that exist always.
-func roots() []chainID {
-	return []chainID{
-		{netfilter.NAT, chainMarkMasq},
-		{netfilter.NAT, chainPostrouting},
-		{netfilter.NAT, chainNodePorts},
-		{netfilter.NAT, chainServices},
-		{netfilter.Filter, chainReject},
-		{netfilter.Filter, chainForward},
-		{netfilter.Filter, chainFirewall},
-		{netfilter.Filter, chainExternal},
-		{netfilter.Filter, chainNodePorts},
-		{netfilter.Filter, chainServices},
+func roots() []program.ChainID {
+	return []program.ChainID{
+		{Table: netfilter.NAT, Name: chainMarkMasq},
+		{Table: netfilter.NAT, Name: chainPostrouting},
+		{Table: netfilter.NAT, Name: chainNodePorts},
+		{Table: netfilter.NAT, Name: chainServices},
+		{Table: netfilter.Filter, Name: chainReject},
+		{Table: netfilter.Filter, Name: chainForward},
+		{Table: netfilter.Filter, Name: chainFirewall},
+		{Table: netfilter.Filter, Name: chainExternal},
+		{Table: netfilter.Filter, Name: chainNodePorts},
+		{Table: netfilter.Filter, Name: chainServices},
 	}
 }
 
 // head is what stands in a root before the rules of Services.
-func (f frame) head(id chainID) []netfilter.Rule {
+func (f frame) head(id program.ChainID) []netfilter.Rule {
 	switch id {
-	case chainID{netfilter.NAT, chainMarkMasq}:
+	case program.ChainID{Table: netfilter.NAT, Name: chainMarkMasq}:
 		return []netfilter.Rule{{Target: netfilter.OrMark(f.mark)}}
-	case chainID{netfilter.NAT, chainPostrouting}:
+	case program.ChainID{Table: netfilter.NAT, Name: chainPostrouting}:
 		return f.postrouting()
-	case chainID{netfilter.Filter, chainReject}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainReject}:
 		return []netfilter.Rule{
 			{Protocol: netfilter.Is(dataplane.TCP), Target: netfilter.Reject(netfilter.TCPReset)},
 			{Target: netfilter.Reject(netfilter.PortUnreachable(f.family))},
 		}
-	case chainID{netfilter.Filter, chainForward}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainForward}:
 		return f.forward()
-	case chainID{netfilter.Filter, chainFirewall}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainFirewall}:
 		return []netfilter.Rule{
 			translated(),
 			{Sets: f.in(setFirewall, "dst,dst", true), Target: netfilter.Return()},
 		}
-	case chainID{netfilter.Filter, chainExternal}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainExternal}:
 		return []netfilter.Rule{
 			translated(),
 			{Sets: f.in(setReject, "dst,dst", false), Target: netfilter.Jump(chainReject)},
 			{Sets: f.in(setDrop, "dst,dst", false), Target: netfilter.Drop()},
 		}
-	case chainID{netfilter.Filter, chainNodePorts}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainNodePorts}:
 		return f.nodePorts()
-	case chainID{netfilter.Filter, chainServices}:
-		return f.services()
 	}
 	return nil
 }
 
 // tail is what stands after them.
-func (f frame) tail(id chainID) []netfilter.Rule {
+func (f frame) tail(id program.ChainID) []netfilter.Rule {
 	switch id {
 	case natServices():
 		return []netfilter.Rule{{
@@ -91,7 +96,7 @@ func (f frame) tail(id chainID) []netfilter.Rule {
 			Sets:    f.in(setNodeIP, "dst", false),
 			Target:  netfilter.Jump(chainNodePorts),
 		}}
-	case chainID{netfilter.Filter, chainNodePorts}:
+	case program.ChainID{Table: netfilter.Filter, Name: chainNodePorts}:
 		return f.refusedNodePorts()
 	}
 	return nil
@@ -203,9 +208,6 @@ func (f frame) refusedNodePorts() []netfilter.Rule {
 // ICMP included, and drops the addresses that no Service has. Addresses of
 // this node are spared: NodeLocal DNSCache, for one, binds a ClusterIP.
 func (f frame) services() []netfilter.Rule {
-	if f.lenient {
-		return nil
-	}
 	rules := []netfilter.Rule{
 		translated(),
 		{Sets: f.in(setIgnored, "dst", false), Target: netfilter.Return()},
@@ -226,15 +228,9 @@ func (f frame) services() []netfilter.Rule {
 	return rules
 }
 
-// hook is a chain of the kernel with the jumps that must stand first in it.
-type hook struct {
-	id    chainID
-	jumps []netfilter.Rule
-}
-
 // hooks are in the order in which they are installed. Their comments are
 // kube-proxy's.
-func hooks() []hook {
+func hooks() []program.Hook {
 	portals := netfilter.Rule{Comment: "kubernetes service portals", Target: netfilter.Jump(chainServices)}
 	fresh := func(comment, chain string) netfilter.Rule {
 		return netfilter.Rule{
@@ -248,21 +244,21 @@ func hooks() []hook {
 		external = fresh("kubernetes externally-visible service portals", chainExternal)
 		services = fresh(portals.Comment, chainServices)
 	)
-	return []hook{
-		{chainID{netfilter.NAT, "PREROUTING"}, []netfilter.Rule{portals}},
-		{chainID{netfilter.NAT, "OUTPUT"}, []netfilter.Rule{portals}},
-		{chainID{netfilter.NAT, "POSTROUTING"}, []netfilter.Rule{
+	return []program.Hook{
+		{ID: program.ChainID{Table: netfilter.NAT, Name: "PREROUTING"}, Jumps: []netfilter.Rule{portals}},
+		{ID: program.ChainID{Table: netfilter.NAT, Name: "OUTPUT"}, Jumps: []netfilter.Rule{portals}},
+		{ID: program.ChainID{Table: netfilter.NAT, Name: "POSTROUTING"}, Jumps: []netfilter.Rule{
 			{Comment: "kubernetes postrouting rules", Target: netfilter.Jump(chainPostrouting)},
 		}},
-		{chainID{netfilter.Filter, "INPUT"}, []netfilter.Rule{
+		{ID: program.ChainID{Table: netfilter.Filter, Name: "INPUT"}, Jumps: []netfilter.Rule{
 			firewall, external,
 			{Comment: "kubernetes health check service ports", Target: netfilter.Jump(chainNodePorts)},
 		}},
-		{chainID{netfilter.Filter, "FORWARD"}, []netfilter.Rule{
+		{ID: program.ChainID{Table: netfilter.Filter, Name: "FORWARD"}, Jumps: []netfilter.Rule{
 			firewall,
 			{Comment: "kubernetes forwarding rules", Target: netfilter.Jump(chainForward)},
 			external, services,
 		}},
-		{chainID{netfilter.Filter, "OUTPUT"}, []netfilter.Rule{firewall, external, services}},
+		{ID: program.ChainID{Table: netfilter.Filter, Name: "OUTPUT"}, Jumps: []netfilter.Rule{firewall, external, services}},
 	}
 }

@@ -1,4 +1,4 @@
-package iptables
+package netfilter
 
 import (
 	"context"
@@ -8,16 +8,16 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/portway/portway/modules/netfilter"
 )
 
-// nftHost is a host whose rules are in nf_tables.
-type nftHost struct{ *netfilter.Host }
-
 // Generation is the number of the rule set of this network namespace. It grows
-// with each transaction that changes rules of any family, and never by reading.
-func (nftHost) Generation(context.Context) (uint32, error) {
+// with each transaction of nf_tables that changes rules of any family, whoever
+// makes it, and never by reading. Rules of iptables-legacy are not counted:
+// errors.ErrUnsupported.
+func (h *Host) Generation(context.Context) (uint32, error) {
+	if h.backend.Name != NFT {
+		return 0, fmt.Errorf("generation of the rules of iptables-%s: %w", h.backend.Name, errors.ErrUnsupported)
+	}
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
 	answers, err := req.Execute(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN)

@@ -1,4 +1,4 @@
-package iptables
+package program
 
 import (
 	"context"
@@ -11,40 +11,28 @@ import (
 )
 
 // Audit reads the kernel and says how it differs from what the snapshot wants.
-func (p *Plane) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
-	m := newModel(want.Node(), p.family, p.randomFully)
-	m.setFixed(fixedEntries(want, p.family))
+// It changes nothing, neither in the kernel nor in the Program. A source with an
+// error is compared as far as it goes.
+func (p *Program) Audit(ctx context.Context, w Wish) ([]dataplane.Difference, error) {
+	m := newModel(p.Layout, w.Frame)
+	m.setFixed(p.Layout.Fixed(w.Want))
 	var refused []dataplane.Difference
-	for sp := range want.ServicePorts() {
-		if err := m.put(sp); err != nil {
+	for sp := range w.Want.ServicePorts() {
+		source, err := w.Source(sp)
+		if conflict := m.put(source); conflict != nil {
+			err = conflict
+		}
+		if err != nil {
 			refused = append(refused, dataplane.Difference{Object: "service port", ServicePort: sp.Name, Want: err.Error()})
 		}
 	}
-	d := newDigester()
-	expect := m.digests(d)
-	r, err := read(ctx, p.kernel, p.family, d, expect)
+	own := &Program{Layout: p.Layout, Kernel: p.Kernel, digest: newDigester()}
+	expect := m.digests(own.digest)
+	r, err := reader{own, expect, nil}.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return append(refused, differences(m, expect, r)...), nil
-}
-
-// digests are those of all chains that the model wants. Its own chains must be
-// dirty.
-func (m *model) digests(d *digester) digests {
-	all := make(digests)
-	for id, rules := range m.dirty.own {
-		if rules != nil {
-			all[id] = d.of(rules)
-		}
-	}
-	for id := range m.shared {
-		all[id] = d.of(m.rules(id))
-	}
-	for _, id := range roots() {
-		all[id] = d.of(m.rules(id))
-	}
-	return all
 }
 
 // differences are sorted by object. The reading must have been made with the
@@ -66,8 +54,8 @@ func differences(m *model, expect digests, r *reading) []dataplane.Difference {
 		}
 	}
 	for id, rules := range r.hooks {
-		if want := wantJumps(id); !netfilter.InFront(rules, want, ownIn(id.table)) {
-			ours := slices.DeleteFunc(slices.Clone(rules), func(r netfilter.Rule) bool { return !isOurs(id.table, r) })
+		if want := m.layout.jumps(id); !netfilter.InFront(rules, want, m.layout.owns(id.Table)) {
+			ours := slices.DeleteFunc(slices.Clone(rules), func(r netfilter.Rule) bool { return !m.layout.owns(id.Table)(r) })
 			all = append(all, dataplane.Difference{
 				Object: id.String() + ", our jumps in front", Want: text(want), Have: text(ours),
 			})
@@ -95,23 +83,9 @@ func text(rules []netfilter.Rule) string {
 	return strings.Join(all, "; ")
 }
 
-// chainRules are the rules that a chain should have, whoever it belongs to.
-func (m *model) chainRules(id chainID) []netfilter.Rule {
-	owner, owned := m.owners[id]
-	if !owned {
-		return m.rules(id)
-	}
-	for _, c := range m.fragment(m.ports[owner]).chains {
-		if c.id == id {
-			return c.rules
-		}
-	}
-	return nil
-}
-
 // ruleDifferences names each rule that is missing or superfluous in a chain,
 // or says that they are in the wrong order.
-func (m *model) ruleDifferences(id chainID, want, have []netfilter.Rule) []dataplane.Difference {
+func (m *model) ruleDifferences(id ChainID, want, have []netfilter.Rule) []dataplane.Difference {
 	if len(have) == 0 { // flushed
 		return []dataplane.Difference{{
 			Object: id.String(), ServicePort: m.owners[id], Want: count(len(want), "rule"), Have: "empty",
@@ -146,10 +120,10 @@ func (m *model) ruleDifferences(id chainID, want, have []netfilter.Rule) []datap
 }
 
 // ownerOf names whom a rule serves.
-func (m *model) ownerOf(id chainID, r netfilter.Rule) dataplane.ServicePortName {
+func (m *model) ownerOf(id ChainID, r netfilter.Rule) dataplane.ServicePortName {
 	for _, s := range m.shared[id] {
-		if s.rule == r {
-			return s.owner
+		if slices.Contains(s.Rules, r) {
+			return s.Owner
 		}
 	}
 	return m.owners[id]
@@ -172,10 +146,10 @@ func (m *model) setDifferences(have []netfilter.Set) []dataplane.Difference {
 		add(s.Name, sets[s.Name], "a set of type "+string(s.Type)+" as we make it", "another one")
 	}
 	for _, c := range plan.Add {
-		add(c.Set, entries[c], entryText(c), "")
+		add(c.Set, entries[c], EntryText(c), "")
 	}
 	for _, c := range plan.Remove {
-		add(c.Set, dataplane.ServicePortName{}, "", entryText(c))
+		add(c.Set, dataplane.ServicePortName{}, "", EntryText(c))
 	}
 	for _, name := range plan.Destroy {
 		add(name, dataplane.ServicePortName{}, "", "a set")
@@ -188,12 +162,12 @@ func (m *model) setDifferences(have []netfilter.Set) []dataplane.Difference {
 func (m *model) setOwners() (map[string]dataplane.ServicePortName, map[netfilter.SetChange]dataplane.ServicePortName) {
 	sets := make(map[string]dataplane.ServicePortName)
 	entries := make(map[netfilter.SetChange]dataplane.ServicePortName)
-	for name, sp := range m.ports {
-		f := m.fragment(sp)
-		for _, s := range f.sets {
+	for name, source := range m.sources {
+		f := source.Fragment()
+		for _, s := range f.Sets {
 			sets[s.Name] = name
 		}
-		for _, e := range f.entries {
+		for _, e := range f.Entries {
 			if other, taken := entries[e]; !taken || name.Compare(other) < 0 {
 				entries[e] = name
 			}
@@ -202,8 +176,8 @@ func (m *model) setOwners() (map[string]dataplane.ServicePortName, map[netfilter
 	return sets, entries
 }
 
-// entryText is an entry as ipset prints it.
-func entryText(c netfilter.SetChange) string {
+// EntryText is an entry as ipset prints it.
+func EntryText(c netfilter.SetChange) string {
 	e := c.Entry
 	port := fmt.Sprint(e.Port)
 	if c.Type == netfilter.BitmapPort {

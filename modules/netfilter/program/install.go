@@ -1,9 +1,10 @@
-package iptables
+package program
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -41,19 +42,16 @@ func (s *pass) install(ctx context.Context, changes []change) error {
 	return s.install(ctx, changes[half:])
 }
 
-// maxRefusals bounds the search for culprits in one Sync. More of them have a
+// MaxRefusals bounds the search for culprits in one Sync. More of them have a
 // common cause, which is no ServicePort.
-const maxRefusals = 200
-
-// errTooMany ends the search.
-var errTooMany = errors.New("too many writes are refused")
+const MaxRefusals = 200
 
 // try commits, and counts what is refused.
 func (s *pass) try(ctx context.Context) error {
 	err := s.commit(ctx)
 	if err != nil && refused(ctx, err) {
-		if s.refusals++; s.refusals > maxRefusals {
-			return fmt.Errorf("%w, the last: %w", errTooMany, err)
+		if s.refusals++; s.refusals > MaxRefusals {
+			return fmt.Errorf("%w, the last: %w", ErrTooManyRefused, err)
 		}
 	}
 	return err
@@ -63,8 +61,8 @@ func (s *pass) try(ctx context.Context) error {
 // may take, so all let go first.
 func (s *pass) stage(changes []change) {
 	for _, c := range changes {
-		s.model.remove(c.name)
-		delete(s.failed, c.name)
+		s.remove(c.name)
+		s.judge(c)
 	}
 	for _, c := range changes {
 		if c.new == nil {
@@ -76,10 +74,15 @@ func (s *pass) stage(changes []change) {
 	}
 }
 
+func (s *pass) remove(n dataplane.ServicePortName) {
+	s.touched[n] = true
+	s.model.remove(n)
+}
+
 // unstage goes back to the versions that work.
 func (s *pass) unstage(changes []change) {
 	for _, c := range changes {
-		s.model.remove(c.name)
+		s.remove(c.name)
 	}
 	for _, c := range changes {
 		s.restoreOld(c)
@@ -96,8 +99,8 @@ func (s *pass) restoreOld(c change) {
 
 // exclude takes out a ServicePort that the kernel refused.
 func (s *pass) exclude(n dataplane.ServicePortName, changes []change, err error) {
-	refused := s.model.ports[n]
-	s.model.remove(n)
+	refused := s.model.sources[n]
+	s.remove(n)
 	for _, c := range changes {
 		if c.name == n && c.old != refused {
 			s.restoreOld(c)
@@ -106,28 +109,10 @@ func (s *pass) exclude(n dataplane.ServicePortName, changes []change, err error)
 	s.failed[n] = err
 }
 
-// retries are the changes that try again what failed.
-func (s *pass) retries(want *dataplane.Snapshot, listed []change) []change {
-	again := make(map[dataplane.ServicePortName]bool)
-	for n := range s.failed {
-		again[n] = true
-	}
-	for _, c := range listed {
-		delete(again, c.name)
-	}
-	var all []change
-	for n := range again {
-		if sp, ok := want.ServicePort(n); ok {
-			all = append(all, change{n, s.model.ports[n], sp})
-		}
-	}
-	return all
-}
-
 // refused tells whether it was the content of a write that failed, and not the
 // writing.
 func refused(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, errTooMany) {
+	if ctx.Err() != nil || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, ErrTooManyRefused) {
 		return false
 	}
 	var restore *netfilter.RestoreError
@@ -139,16 +124,16 @@ func refused(ctx context.Context, err error) bool {
 // culprit is the ServicePort in whose chain or rule a write failed.
 func (s *pass) culprit(err error) (dataplane.ServicePortName, bool) {
 	var restore *netfilter.RestoreError
-	if !errors.As(err, &restore) || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, errTooMany) {
+	if !errors.As(err, &restore) || errors.Is(err, netfilter.ErrLockTimeout) || errors.Is(err, ErrTooManyRefused) {
 		return dataplane.ServicePortName{}, false
 	}
-	id := chainID{restore.Table, restore.Chain}
+	id := ChainID{restore.Table, restore.Chain}
 	if n, ok := s.model.owners[id]; ok {
 		return n, true
 	}
-	for _, r := range s.model.shared[id] {
-		if strings.HasSuffix(restore.Text, " "+r.rule.String()) {
-			return r.owner, true
+	for _, shared := range s.model.shared[id] {
+		if slices.ContainsFunc(shared.Rules, func(r netfilter.Rule) bool { return strings.HasSuffix(restore.Text, " "+r.String()) }) {
+			return shared.Owner, true
 		}
 	}
 	return dataplane.ServicePortName{}, false
@@ -162,14 +147,17 @@ func (s *pass) commit(ctx context.Context) (err error) {
 		}
 	}()
 	plan := makePlan(s.model, s.have, s.reading, s.digest)
-	before, after := around(s.family, plan.sets)
-	if err := s.kernel.ChangeSets(ctx, before); err != nil {
+	before, after := plan.sets.Around(s.Layout.GivesMeaning)
+	if err := s.Kernel.ChangeSets(ctx, before); err != nil {
 		return err
 	}
 	if err := s.watchWrite(ctx, func() (uint32, error) { return s.restore(ctx, plan) }); err != nil {
 		return err
 	}
-	if err := s.kernel.ChangeSets(ctx, after); err != nil {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.Kernel.ChangeSets(ctx, after); err != nil {
 		return err
 	}
 	s.report.Writes += plan.writes()
@@ -177,14 +165,26 @@ func (s *pass) commit(ctx context.Context) (err error) {
 	return nil
 }
 
+// settle tells whoever wants to know that the rules are written.
+func (s *pass) settle() error {
+	if s.wish.Settle == nil || len(s.touched) == 0 {
+		return nil
+	}
+	if err := s.wish.Settle(slices.SortedFunc(maps.Keys(s.touched), dataplane.ServicePortName.Compare)); err != nil {
+		return err
+	}
+	clear(s.touched)
+	return nil
+}
+
 // restore writes the tables and counts the writes.
 func (s *pass) restore(ctx context.Context, p *plan) (writes uint32, err error) {
 	for _, tx := range p.tables {
-		for _, part := range tx.Split(s.chunk) {
+		for _, part := range tx.Split(s.Chunk) {
 			if part.IsEmpty() {
 				continue
 			}
-			if err := s.kernel.Restore(ctx, part); err != nil {
+			if err := s.Kernel.Restore(ctx, part); err != nil {
 				return writes, err
 			}
 			writes++
@@ -197,12 +197,12 @@ func (s *pass) restore(ctx context.Context, p *plan) (writes uint32, err error) 
 // confirm takes over what the kernel has accepted.
 func (s *pass) confirm(tx netfilter.Transaction, sums digests) {
 	for _, c := range tx.Chains {
-		id := chainID{tx.Table, c.Name}
+		id := ChainID{tx.Table, c.Name}
 		s.counted(tx.Table, sums[id].rules-s.have[id].rules, len(c.Rules))
 		s.have[id] = sums[id]
 	}
 	for _, name := range tx.Delete {
-		id := chainID{tx.Table, name}
+		id := ChainID{tx.Table, name}
 		s.counted(tx.Table, -s.have[id].rules, 0)
 		delete(s.have, id)
 	}
@@ -212,9 +212,15 @@ func (s *pass) confirm(tx netfilter.Transaction, sums digests) {
 	}
 	for _, placed := range [][]netfilter.PlacedRule{tx.Remove, tx.Insert} {
 		for _, r := range placed {
-			id := chainID{tx.Table, r.Chain}
-			foreign := slices.DeleteFunc(s.reading.hooks[id], ownIn(tx.Table))
-			s.reading.hooks[id] = append(slices.Clone(wantJumps(id)), foreign...)
+			id := ChainID{tx.Table, r.Chain}
+			foreign := slices.DeleteFunc(s.reading.hooks[id], s.Layout.owns(tx.Table))
+			s.reading.hooks[id] = append(slices.Clone(s.Layout.jumps(id)), foreign...)
 		}
 	}
+}
+
+// counted keeps count of the rules in our chains.
+func (s *pass) counted(t netfilter.Table, more, written int) {
+	s.held[t] += more
+	s.written[t] += written
 }

@@ -1,4 +1,4 @@
-package iptables
+package program
 
 import "context"
 
@@ -18,8 +18,8 @@ type witness struct {
 }
 
 // generation asks the kernel; false if it does not count.
-func (p *Plane) generation(ctx context.Context) (uint32, bool) {
-	k, ok := p.kernel.(generational)
+func (p *Program) generation(ctx context.Context) (uint32, bool) {
+	k, ok := p.Kernel.(generational)
 	if !ok {
 		return 0, false
 	}
@@ -28,14 +28,14 @@ func (p *Plane) generation(ctx context.Context) (uint32, bool) {
 }
 
 // untouched tells whether nobody has written rules since we did.
-func (p *Plane) untouched(ctx context.Context) bool {
+func (p *Program) untouched(ctx context.Context) bool {
 	at, ok := p.generation(ctx)
 	return ok && p.witness.known && p.witness.at == at
 }
 
 // watchRead reads the rules, after which the witness knows them if nobody wrote
 // meanwhile.
-func (p *Plane) watchRead(ctx context.Context, read func() error) error {
+func (p *Program) watchRead(ctx context.Context, read func() error) error {
 	before, ok1 := p.generation(ctx)
 	err := read()
 	after, ok2 := p.generation(ctx)
@@ -45,7 +45,7 @@ func (p *Plane) watchRead(ctx context.Context, read func() error) error {
 
 // watchWrite writes rules, after which the witness still knows them if it did
 // before and nobody else wrote.
-func (p *Plane) watchWrite(ctx context.Context, write func() (writes uint32, err error)) error {
+func (p *Program) watchWrite(ctx context.Context, write func() (writes uint32, err error)) error {
 	knew, before := p.untouched(ctx), p.witness.at
 	writes, err := write()
 	after, ok := p.generation(ctx)

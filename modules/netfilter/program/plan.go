@@ -1,4 +1,4 @@
-package iptables
+package program
 
 import (
 	"slices"
@@ -9,20 +9,21 @@ import (
 
 // plan is what must be written to make the kernel equal to the model.
 type plan struct {
-	sets netfilter.SetPlan
+	layout *Layout
+	sets   netfilter.SetPlan
 	// tables are in the order in which they are written.
-	tables [3]netfilter.Transaction
+	tables []netfilter.Transaction
 	sums   digests // of the chains that are written
-	gone   map[chainID]bool
+	gone   map[ChainID]bool
 }
 
 // makePlan compares what is dirty in the model with what the kernel's chains
 // are known to be. After a reading everything is dirty, and the reading says
 // what else there is.
 func makePlan(m *model, have digests, r *reading, d *digester) *plan {
-	p := &plan{sums: make(digests), gone: make(map[chainID]bool)}
-	for i, t := range tables() {
-		p.tables[i].Table = t
+	p := &plan{layout: m.layout, sums: make(digests), gone: make(map[ChainID]bool)}
+	for _, t := range m.layout.Tables {
+		p.tables = append(p.tables, netfilter.Transaction{Table: t})
 	}
 	for id, rules := range m.dirty.own {
 		p.chain(id, rules, have, d)
@@ -39,13 +40,13 @@ func makePlan(m *model, have digests, r *reading, d *digester) *plan {
 			}
 		}
 		for id, rules := range r.hooks {
-			p.hook(id, rules)
+			p.table(id.Table).PutInFront(id.Name, rules, m.layout.jumps(id), m.layout.owns(id.Table))
 		}
 		p.sets = m.withDoubts(netfilter.PlanSets(m.wantSets(), r.sets))
 	}
 	for id := range p.gone {
-		tx := p.table(id.table)
-		tx.Delete = append(tx.Delete, id.name)
+		tx := p.table(id.Table)
+		tx.Delete = append(tx.Delete, id.Name)
 	}
 	for i := range p.tables {
 		sortTransaction(&p.tables[i])
@@ -55,11 +56,11 @@ func makePlan(m *model, have digests, r *reading, d *digester) *plan {
 
 // table is the transaction of a table.
 func (p *plan) table(t netfilter.Table) *netfilter.Transaction {
-	return &p.tables[slices.Index(tables(), t)]
+	return &p.tables[slices.Index(p.layout.Tables, t)]
 }
 
 // chain writes a chain if it is not as it should be; nil rules remove it.
-func (p *plan) chain(id chainID, rules []netfilter.Rule, have digests, d *digester) {
+func (p *plan) chain(id ChainID, rules []netfilter.Rule, have digests, d *digester) {
 	sum, there := have[id]
 	if rules == nil {
 		if there {
@@ -72,31 +73,8 @@ func (p *plan) chain(id chainID, rules []netfilter.Rule, have digests, d *digest
 		return
 	}
 	p.sums[id] = want
-	tx := p.table(id.table)
-	tx.Chains = append(tx.Chains, netfilter.Chain{Name: id.name, Rules: rules})
-}
-
-// hook puts our jumps first in one of the kernel's chains, unless they are.
-func (p *plan) hook(id chainID, rules []netfilter.Rule) {
-	p.table(id.table).PutInFront(id.name, rules, wantJumps(id), ownIn(id.table))
-}
-
-func wantJumps(id chainID) []netfilter.Rule {
-	for _, h := range hooks() {
-		if h.id == id {
-			return h.jumps
-		}
-	}
-	return nil
-}
-
-func isOurs(t netfilter.Table, r netfilter.Rule) bool {
-	return jumps(r.Target) && ownsChain(t, r.Target.Name)
-}
-
-// ownIn tells which rules of a table are our jumps.
-func ownIn(t netfilter.Table) func(netfilter.Rule) bool {
-	return func(r netfilter.Rule) bool { return isOurs(t, r) }
+	tx := p.table(id.Table)
+	tx.Chains = append(tx.Chains, netfilter.Chain{Name: id.Name, Rules: rules})
 }
 
 // writes counts the rules, chains and entries that the plan changes.
@@ -106,12 +84,6 @@ func (p *plan) writes() int {
 		n += p.tables[i].Writes()
 	}
 	return n
-}
-
-// wants tells whether the chain should exist.
-func (m *model) wants(id chainID) bool {
-	_, owned := m.owners[id]
-	return owned || len(m.shared[id]) > 0 || slices.Contains(roots(), id)
 }
 
 // dirtySets are the changes to sets since the kernel was last equal. Doing one
