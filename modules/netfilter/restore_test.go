@@ -189,4 +189,14 @@ func TestSplit(t *testing.T) {
 	if want := []string{"LOW", "MID", "TOP", "ALONE"}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
+	long := Transaction{Table: NAT, Chains: []Chain{
+		chain("A", make([]Rule, 2*rulesPerChain)...), chain("B", make([]Rule, 2*rulesPerChain)...), chain("C", Rule{}), chain("D"),
+	}}
+	var sizes []int
+	for _, part := range long.Split(3) {
+		sizes = append(sizes, len(part.Chains))
+	}
+	if want := []int{1, 3}; !slices.Equal(sizes, want) {
+		t.Errorf("parts of long chains have %v chains, want %v", sizes, want)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -27,8 +26,7 @@ func (s *pass) install(ctx context.Context, changes []change) error {
 	if err == nil || !refused(ctx, err) || len(changes) == 0 {
 		return err
 	}
-	s.unstage(changes)
-	if err := s.try(ctx); err != nil {
+	if err := s.undo(ctx, changes); err != nil {
 		return err // it is not the fault of a ServicePort
 	}
 	if len(changes) == 1 {
@@ -61,6 +59,7 @@ func (s *pass) try(ctx context.Context) error {
 // may take, so all let go first.
 func (s *pass) stage(changes []change) {
 	for _, c := range changes {
+		s.pending[c.name] = false
 		s.remove(c.name)
 		s.judge(c)
 	}
@@ -77,6 +76,18 @@ func (s *pass) stage(changes []change) {
 func (s *pass) remove(n dataplane.ServicePortName) {
 	s.touched[n] = true
 	s.model.remove(n)
+}
+
+// undo makes the kernel equal to the versions that work. Where several changes
+// are undone it is for a moment, until they are staged again: Settle does not
+// hear of it, because what a source stands for, such as a listener, must not be
+// let go meanwhile.
+func (s *pass) undo(ctx context.Context, changes []change) error {
+	s.unstage(changes)
+	for _, c := range changes {
+		s.pending[c.name] = len(changes) > 1
+	}
+	return s.try(ctx)
 }
 
 // unstage goes back to the versions that work.
@@ -167,13 +178,22 @@ func (s *pass) commit(ctx context.Context) (err error) {
 
 // settle tells whoever wants to know that the rules are written.
 func (s *pass) settle() error {
-	if s.wish.Settle == nil || len(s.touched) == 0 {
+	var names []dataplane.ServicePortName
+	for n := range s.touched {
+		if !s.pending[n] {
+			names = append(names, n)
+		}
+	}
+	if s.wish.Settle == nil || len(names) == 0 {
 		return nil
 	}
-	if err := s.wish.Settle(slices.SortedFunc(maps.Keys(s.touched), dataplane.ServicePortName.Compare)); err != nil {
+	slices.SortFunc(names, dataplane.ServicePortName.Compare)
+	if err := s.wish.Settle(names); err != nil {
 		return err
 	}
-	clear(s.touched)
+	for _, n := range names {
+		delete(s.touched, n)
+	}
 	return nil
 }
 

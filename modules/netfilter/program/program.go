@@ -102,6 +102,7 @@ func (p *Program) Sync(ctx context.Context, w Wish) (dataplane.Report, error) {
 	s := &pass{
 		Program: p, wish: w, report: dataplane.Report{Full: p.model == nil || w.Distrust},
 		written: make(map[netfilter.Table]int), touched: make(map[dataplane.ServicePortName]bool),
+		pending: make(map[dataplane.ServicePortName]bool),
 	}
 	if err := s.run(ctx); err != nil {
 		p.Forget()
@@ -126,6 +127,9 @@ type pass struct {
 	written  map[netfilter.Table]int // rules
 	// touched are the ServicePorts of which Settle has not heard.
 	touched map[dataplane.ServicePortName]bool
+	// pending are those that will be staged again, so it shall not hear of them
+	// yet.
+	pending map[dataplane.ServicePortName]bool
 }
 
 func (s *pass) run(ctx context.Context) error {

@@ -270,8 +270,8 @@ func TestRefusedChangeIsIsolated(t *testing.T) {
 		}
 	}
 	slices.Sort(b.settled)
-	if n := len(slices.Compact(b.settled)); n != 20 {
-		t.Errorf("settle hears of %d, want all 20", n)
+	if n := len(b.settled); n != 20 || len(slices.Compact(b.settled)) != n {
+		t.Errorf("settle hears of %q, want each of 20 once", b.settled)
 	}
 	b.ports["s13"] = 91
 	b.now = b.now.Add(RetryAfter)
