@@ -9,14 +9,13 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
-	"github.com/portway/portway/modules/relay"
 )
 
 // Explain follows a new flow through all tables and sets of the kernel, those of
 // others included, and through the listener that it comes to.
 func (p *Plane) Explain(ctx context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
 	var e dataplane.Explanation
-	w, err := netfilter.ReadWalker(ctx, p.kernel)
+	w, err := netfilter.ReadWalker(ctx, p.program.Kernel)
 	if err != nil {
 		return e, fmt.Errorf("explain %s: %w", f, err)
 	}
@@ -38,8 +37,8 @@ func (p *Plane) relayed(f dataplane.Flow, o netfilter.Outcome) ([]dataplane.Outc
 		return []dataplane.Outcome{told}, nil
 	}
 	at := o.Packet.Destination
-	l := p.listenerAt(f.Protocol, at)
-	if l == nil {
+	l, ok := p.listeners.at[place{f.Protocol, at}]
+	if !ok {
 		told.Action, told.Endpoint = dataplane.Reject, netip.AddrPort{}
 		told.Steps = append(told.Steps, dataplane.Step{Object: "relay", Detail: "this process does not listen at " + at.String()})
 		return []dataplane.Outcome{told}, nil
@@ -54,13 +53,4 @@ func (p *Plane) relayed(f dataplane.Flow, o netfilter.Outcome) ([]dataplane.Outc
 // leadsToRelay tells whether a step is that of the chain of a pool.
 func leadsToRelay(s netfilter.Step) bool {
 	return s.Table == netfilter.NAT && strings.HasPrefix(s.Chain, prefixPool)
-}
-
-func (p *Plane) listenerAt(protocol dataplane.Protocol, at netip.AddrPort) *relay.Listener {
-	for _, l := range p.listeners {
-		if l.Protocol() == protocol && l.Addr() == at {
-			return l
-		}
-	}
-	return nil
 }

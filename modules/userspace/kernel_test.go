@@ -9,6 +9,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+	"github.com/portway/portway/modules/netfilter/program"
 )
 
 // A new process listens where the rules lead already: what was redirected to the
@@ -125,7 +126,7 @@ func TestSCTPIsIsolated(t *testing.T) {
 		r := s.sync(s.snapshot(dataplane.Empty(),
 			s.service("stream", dataplane.SCTP, s.vip(1), s.at(s.Endpoints[0])),
 			s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0]))), false)
-		if len(r.Failed) != 1 || r.Failed[0].Name.Name != "stream" || !errors.Is(r.Failed[0].Err, errors.ErrUnsupported) || r.Again != s.now.Add(retryAfter) {
+		if len(r.Failed) != 1 || r.Failed[0].Name.Name != "stream" || !errors.Is(r.Failed[0].Err, errors.ErrUnsupported) || r.Again != s.now.Add(program.RetryAfter) {
 			s.Errorf("the report is %+v, want that stream failed", r)
 		}
 		s.answers(s.Client, s.vip(1), "e1")

@@ -57,7 +57,7 @@ func openHere(fail func() error) dataplanetest.Open {
 			return nil, err
 		}
 		if fail != nil {
-			p.kernel = netfiltertest.Failing(p.kernel, fail)
+			p.program.Kernel = netfiltertest.Failing(p.program.Kernel, fail)
 		}
 		return p, nil
 	}

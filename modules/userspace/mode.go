@@ -11,6 +11,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 	"github.com/portway/portway/modules/relay"
 )
 
@@ -62,15 +63,15 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	}
 	mark := new(atomic.Uint32)
 	p := newPlane(f, h, relay.Config{Log: o.Log, Dial: relay.Dialer(mark.Load)}, mark)
-	p.chunk = h.Backend().ChainsPerRestore()
+	p.program.Chunk = h.Backend().ChainsPerRestore()
 	p.warnings = h.Backend().WarnOfOthers(ctx, ownsAnywhere)
 	return p, nil
 }
 
 func newPlane(f dataplane.Family, k netfilter.Kernel, cfg relay.Config, mark *atomic.Uint32) *Plane {
 	return &Plane{
-		family: f, kernel: k, local: netfilter.LocalAddresses, relay: relay.New(cfg), mark: mark,
-		listeners: make(map[poolKey]*relay.Listener),
+		family: f, program: program.New(layout(f), k, 0), local: netfilter.LocalAddresses,
+		relay: relay.New(cfg), mark: mark, listeners: newListeners(),
 	}
 }
 

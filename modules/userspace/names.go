@@ -1,8 +1,6 @@
 package userspace
 
 import (
-	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -21,20 +19,18 @@ const (
 	chainNonLocal     = "KUBE-NODEPORT-NON-LOCAL" // kube-proxy's; we only remove it
 )
 
+// Beginnings of the buckets of NodePorts; the names of the chains above them
+// leave no room.
+const (
+	bucketsNodePort     = "KUBE-NODEPORT-CONT"
+	bucketsNodePortHost = "KUBE-NODEPORT-HOST"
+)
+
 // Prefixes of chains of one ServicePort.
 const (
 	prefixPool    = "KUBE-USP-" // nat: leads to a listener
 	prefixSources = "KUBE-USF-" // nat and filter: source ranges
 )
-
-// chainID names a chain of a table.
-type chainID struct {
-	table netfilter.Table
-	name  string
-}
-
-// String returns "nat chain NAME".
-func (id chainID) String() string { return string(id.table) + " chain " + id.name }
 
 // poolKey names a set of endpoints of a ServicePort in the plane's family.
 type poolKey struct {
@@ -53,15 +49,6 @@ func sourcesChain(n dataplane.ServicePortName, k dataplane.FrontendKey) string {
 	return netfilter.ChainName(prefixSources, n.String()+"#"+k.String())
 }
 
-// bucket is the chain below a root of the frontends whose address ends like
-// this one, so that a flow need not pass the rules of all Services.
-func bucket(root string, a netip.Addr) string {
-	bytes := a.AsSlice()
-	return bucketName(root, bytes[len(bytes)-1])
-}
-
-func bucketName(root string, last byte) string { return fmt.Sprintf("%s-%02X", root, last) }
-
 // ownsChain tells whether a chain is ours by its name, or kube-proxy's in the
 // same mode.
 func ownsChain(t netfilter.Table, name string) bool {
@@ -72,20 +59,14 @@ func ownsChain(t netfilter.Table, name string) bool {
 	case chainPortals, chainPortalsHost, chainNodePort, chainNodePortHost, chainGuard, chainReject, chainNonLocal:
 		return true
 	}
-	for _, p := range []string{chainPortals + "-", chainPortalsHost + "-", prefixPool, prefixSources} {
+	for _, p := range []string{
+		chainPortals + "-", chainPortalsHost + "-", bucketsNodePort + "-", bucketsNodePortHost + "-", prefixPool, prefixSources,
+	} {
 		if strings.HasPrefix(name, p) {
 			return true
 		}
 	}
 	return false
-}
-
-// owns tells whether a rule in somebody else's chain is ours.
-func owns(t netfilter.Table) func(netfilter.Rule) bool {
-	return func(r netfilter.Rule) bool {
-		jump := r.Target.Kind == netfilter.TargetJump || r.Target.Kind == netfilter.TargetGoto
-		return jump && ownsChain(t, r.Target.Name)
-	}
 }
 
 // set is a set by what its name ends with.
@@ -154,8 +135,7 @@ func setPrefix(f dataplane.Family) string {
 
 func ownsSet(f dataplane.Family, name string) bool { return strings.HasPrefix(name, setPrefix(f)) }
 
-// givesMeaning tells whether entries of a set make rules of others apply to an
-// address; see netfilter.SetPlan.Around.
-func givesMeaning(f dataplane.Family) func(string) bool {
-	return func(name string) bool { return name == setClusterIP.name(f) || name == setNodeIP.name(f) }
+// entry is the change that adds an entry or takes it out.
+func (s set) entry(f dataplane.Family, e netfilter.SetEntry) netfilter.SetChange {
+	return netfilter.SetChange{Set: s.name(f), Type: s.empty(f).Type, Entry: e}
 }

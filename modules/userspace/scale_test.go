@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -10,13 +11,16 @@ import (
 	"github.com/portway/portway/modules/netfilter"
 )
 
-// BenchmarkScale takes a node from nothing to many Services, and then one of
-// them to another port. Run it with -benchtime 1x.
+// BenchmarkScale takes a node from nothing to many Services, gives one of them
+// another port, then other endpoints, and starts anew. What one iteration takes
+// is what the metrics say:
+//
+//	go test -run '^$' -bench Scale -benchtime 1x .
 func BenchmarkScale(b *testing.B) {
 	for _, backend := range []string{netfilter.NFT, netfilter.Legacy} {
-		for _, n := range []int{1000, 5000} {
-			b.Run(fmt.Sprint(backend, " ", n), func(b *testing.B) {
-				for b.Loop() {
+		for _, n := range []int{100, 1000, 10000} {
+			b.Run(fmt.Sprintf("%s/%d", backend, n), func(b *testing.B) {
+				for range b.N {
 					scale(b, backend, n)
 				}
 			})
@@ -25,28 +29,29 @@ func BenchmarkScale(b *testing.B) {
 }
 
 func scale(b *testing.B, backend string, n int) {
-	node := rig.New(b, rig.Options{}).Node
-	var p *Plane
-	sync := func(want *dataplane.Snapshot) (took time.Duration) {
-		err := node.Do(func() (err error) {
-			if p == nil {
-				p, err = openWith(b.Context(), Options{Backend: backend}, dataplane.IPv4)
-			}
-			if err == nil {
-				began := time.Now()
-				_, err = p.Sync(b.Context(), dataplane.SyncRequest{Now: began, Want: want})
-				took = time.Since(began)
-			}
-			return err
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		return took
+	s := &site{TB: b, Rig: rig.New(b, rig.Options{}), family: dataplane.IPv4, backend: backend}
+	s.open()
+	sps := many(n)
+	want := snapshotOf(b, sps...)
+	measure := func(what string) {
+		began := time.Now()
+		s.sync(want, false)
+		b.ReportMetric(float64(time.Since(began).Microseconds())/1000, what)
 	}
-	b.ReportMetric(sync(many(b, n, false)).Seconds(), "s/first")
-	b.ReportMetric(sync(many(b, n, true)).Seconds(), "s/change")
-	if err := p.Close(); err != nil {
-		b.Fatal(err)
-	}
+	measure("cold-ms")
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	b.ReportMetric(float64(m.HeapAlloc)/1e6, "heap-MB")
+	sps[n/2] = changed(sps[n/2])
+	want = edited(b, want.Edit(), sps[n/2])
+	measure("change-ms")
+	next := *sps[n/2]
+	next.Serving = append(next.Serving, next.Pools[0].Endpoints[0].Addr)
+	want = edited(b, want.Edit(), &next)
+	measure("endpoints-ms")
+	s.close()
+	s.open()
+	measure("restart-ms")
+	s.close()
 }

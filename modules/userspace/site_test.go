@@ -16,7 +16,7 @@ const patience = 10 * time.Second
 
 // site is a rig whose node runs a plane of one family on one back end.
 type site struct {
-	*testing.T
+	testing.TB
 	*rig.Rig
 	family  dataplane.Family
 	backend string
@@ -29,12 +29,12 @@ func onSites(t *testing.T, test func(*site)) {
 	for _, backend := range []string{netfilter.NFT, netfilter.Legacy} {
 		for _, f := range dataplane.Families() {
 			t.Run(backend+" "+f.String(), func(t *testing.T) {
-				s := &site{T: t, Rig: rig.New(t, rig.Options{}), family: f, backend: backend, now: time.Unix(1000, 0)}
+				s := &site{TB: t, Rig: rig.New(t, rig.Options{}), family: f, backend: backend, now: time.Unix(1000, 0)}
 				for _, h := range append(slices.Clone(s.Endpoints), s.Remote) {
 					h.ServeAll(t, 8080)
 				}
 				s.open()
-				t.Cleanup(func() { s.close() })
+				t.Cleanup(s.close)
 				test(s)
 			})
 		}
@@ -44,7 +44,7 @@ func onSites(t *testing.T, test func(*site)) {
 func (s *site) open() {
 	s.Helper()
 	err := s.Node.Do(func() error {
-		p, err := openWith(s.T.Context(), Options{Backend: s.backend}, s.family)
+		p, err := openWith(s.Context(), Options{Backend: s.backend}, s.family)
 		s.plane = p
 		return err
 	})
@@ -63,7 +63,7 @@ func (s *site) close() {
 func (s *site) sync(want *dataplane.Snapshot, distrust bool) (r dataplane.Report) {
 	s.Helper()
 	err := s.Node.Do(func() (err error) {
-		r, err = s.plane.Sync(s.T.Context(), dataplane.SyncRequest{Now: s.now, Want: want, Distrust: distrust})
+		r, err = s.plane.Sync(s.Context(), dataplane.SyncRequest{Now: s.now, Want: want, Distrust: distrust})
 		return err
 	})
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *site) node(primary netip.Addr) *dataplane.Node {
 }
 
 func (s *site) ask(from *rig.Host, to netip.AddrPort) rig.Result {
-	return rig.Probe{From: from, Proto: rig.TCP, To: to, Timeout: patience}.Send(s.T.Context())
+	return rig.Probe{From: from, Proto: rig.TCP, To: to, Timeout: patience}.Send(s.Context())
 }
 
 func (s *site) answers(from *rig.Host, vip netip.Addr, server string) {
@@ -147,7 +147,7 @@ func (s *site) rules() string {
 	if s.family == dataplane.IPv6 {
 		tool = "ip6tables-"
 	}
-	out, err := s.Node.Run(s.T.Context(), tool+s.backend, "-t", "nat", "-S")
+	out, err := s.Node.Run(s.Context(), tool+s.backend, "-t", "nat", "-S")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -157,9 +157,8 @@ func (s *site) rules() string {
 // listener is where the only pool's flows are taken.
 func (s *site) listener() netip.AddrPort {
 	s.Helper()
-	for k := range s.plane.listeners {
-		at, _ := s.plane.at(k)
-		return at
+	for _, l := range s.plane.listeners.open {
+		return l.Addr()
 	}
 	s.Fatal("nobody listens")
 	return netip.AddrPort{}
