@@ -23,7 +23,9 @@ type Outcome struct {
 	Endpoint netip.AddrPort
 	// Masqueraded: the endpoint sees an address of this node as the source.
 	Masqueraded bool
-	// Probability is the share of flows that end here, from 0 to 1.
+	// Probability is the share of flows that end here, from 0 to 1, by weight
+	// alone: a scheduler that counts connections decides otherwise from moment
+	// to moment.
 	Probability float64
 	Steps       []Step
 }

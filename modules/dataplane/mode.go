@@ -42,6 +42,9 @@ const (
 	// SourcePorts: a client may use one source port for flows to one endpoint
 	// through several frontends at once (kubernetes#107249).
 	SourcePorts Capability = "source-ports"
+	// AffinityByPool: frontends that lead to one pool share its bindings: a
+	// client keeps its endpoint from one to the other.
+	AffinityByPool Capability = "affinity-by-pool"
 	// StableKernelState: equal snapshots give byte-equal kernel state.
 	StableKernelState Capability = "stable-kernel-state"
 )

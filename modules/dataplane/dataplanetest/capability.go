@@ -12,10 +12,11 @@ import (
 )
 
 // fourPorts is one Service with affinity and enough ports and endpoints that a
-// client who is bound for each port separately meets several endpoints.
+// client who is bound for each port, or for each frontend, separately meets
+// several endpoints.
 const fourPorts = `
 node detect=ClusterCIDR
-web:a TCP 80->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affinity=1h
+web:a TCP 80->8080 ips=10.96.0.10,fd00:96::10 nodePort=30080 endpoints=e1,e2,remote,node2 affinity=1h
 web:b TCP 81->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affinity=1h
 web:c TCP 82->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affinity=1h
 web:d TCP 83->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affinity=1h
@@ -27,9 +28,12 @@ web:d TCP 83->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affin
 func capabilities(t *testing.T, cfg Config) {
 	t.Parallel()
 	b := syncedBed(t, cfg, fourPorts)
-	apart := b.bindsPortsApart()
-	if has := cfg.Mode.Has(dataplane.AffinityByPort); apart != has {
-		t.Errorf("clients are bound for each port separately: %t, and the mode declares %t", apart, has)
+	ports, frontends := b.bindsApart()
+	if has := cfg.Mode.Has(dataplane.AffinityByPort); ports != has {
+		t.Errorf("clients are bound for each port separately: %t, and the mode declares %t", ports, has)
+	}
+	if has := cfg.Mode.Has(dataplane.AffinityByPool); frontends == has {
+		t.Errorf("clients are bound for each frontend of a port separately: %t, and the mode declares %t", frontends, !has)
 	}
 }
 
@@ -125,28 +129,58 @@ func masquerade(t *testing.T, cfg Config) {
 	}
 }
 
-// bindsPortsApart tells whether any of the clients meets different endpoints at
-// different ports. That all meet the same ones by chance at separate bindings
-// happens once in a billion times.
-func (b *bed) bindsPortsApart() bool {
+// bindsApart tells whether any of the clients meets different endpoints at
+// different ports, and at different frontends of a port. That all meet the same
+// ones by chance at separate bindings happens once in a billion times. Clients
+// take turns in being the first, or a mode that takes endpoints in turn would
+// bind them alike.
+func (b *bed) bindsApart() (ports, frontends bool) {
 	b.t.Helper()
-	apart := false
-	for _, from := range []string{"c", "e1", "node", "up", "node2"} {
-		servers := make(map[string]bool)
-		for sp := range b.want.ServicePorts() {
-			for _, f := range sp.Frontends {
-				if _, ok := b.planes[f.Family]; !ok {
+	clients := []string{"c", "e1", "node", "up", "node2"}
+	type visit struct {
+		client string
+		family dataplane.Family
+		port   string
+	}
+	first, atPort := make(map[visit]string), make(map[visit]string)
+	turn := 0
+	for sp := range b.want.ServicePorts() {
+		for _, f := range sp.Frontends {
+			if _, ok := b.planes[f.Family]; !ok {
+				continue
+			}
+			turn++
+			for i := range clients {
+				from := clients[(turn+i)%len(clients)]
+				got := b.serverOf(from, f)
+				any, here := visit{from, f.Family, ""}, visit{from, f.Family, sp.Name.Port}
+				if before, asked := atPort[here]; asked {
+					frontends = frontends || before != got
 					continue
 				}
-				flow := b.state.flow(from, netip.AddrPortFrom(f.Addr, f.Port), dataplane.TCP)
-				got := send(b.t.Context(), b.rig, Shot{from, flow}, patience)
-				if got.Server == "" {
-					b.fail("%s: %s", flow, got)
+				atPort[here] = got
+				if before, asked := first[any]; asked {
+					ports = ports || before != got
+				} else {
+					first[any] = got
 				}
-				servers[f.Family.String()+got.Server] = true
 			}
 		}
-		apart = apart || len(servers) > len(b.planes)
 	}
-	return apart
+	return ports, frontends
+}
+
+// serverOf is who answers a client at a frontend.
+func (b *bed) serverOf(from string, f *dataplane.Frontend) string {
+	b.t.Helper()
+	to := netip.AddrPortFrom(f.Addr, f.Port)
+	if f.Kind == dataplane.NodePort {
+		to = netip.AddrPortFrom(nodeAddrs(f.Family)[0], f.Port)
+	}
+	flow := b.state.flow(from, to, dataplane.TCP)
+	got := send(b.t.Context(), b.rig, Shot{from, flow}, patience)
+	if got.Server == "" {
+		b.fail("%s: %s", flow, got)
+	}
+	return got.Server
 }
