@@ -5,14 +5,19 @@ go 1.26.0
 require (
 	github.com/moby/ipvs v1.1.0
 	github.com/portway/portway/modules/dataplane v0.0.0
+	github.com/portway/portway/modules/netfilter v0.0.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.50.0
 	pgregory.net/rapid v1.3.0
 )
 
 require (
+	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/sirupsen/logrus v1.9.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 )
 
-replace github.com/portway/portway/modules/dataplane => ../dataplane
+replace (
+	github.com/portway/portway/modules/dataplane => ../dataplane
+	github.com/portway/portway/modules/netfilter => ../netfilter
+)

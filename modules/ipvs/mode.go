@@ -1,0 +1,130 @@
+package ipvs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs/kernel"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// Name is what users call the mode.
+const Name = "ipvs"
+
+// Options are how the mode works on a node. The zero value is a good choice.
+type Options struct {
+	// Backend is netfilter.NFT or netfilter.Legacy; empty detects the one that
+	// this node uses already.
+	Backend string
+	// LockWait is how long a write waits for the xtables lock, which others
+	// may hold; 0 is five seconds.
+	LockWait time.Duration
+	// Scheduler is for Services that do not ask for another one, by its kernel
+	// name; empty is wrr, which is rr where all weights are equal.
+	Scheduler string
+	// ExcludeCIDRs are ranges in which virtual servers and addresses on the
+	// device are left alone unless a Service has them.
+	ExcludeCIDRs []netip.Prefix
+	// StrictARP makes the node answer ARP only for addresses of the device that
+	// is asked, as MetalLB wants it.
+	StrictARP bool
+	// Timeouts of connections that are idle; 0 leaves the kernel's.
+	Timeouts kernel.Timeouts
+	// Drain bounds how long an endpoint that left keeps its established TCP
+	// connections; 0 is 15 minutes.
+	Drain time.Duration
+}
+
+const (
+	defaultLockWait  = 5 * time.Second
+	defaultScheduler = "wrr"
+)
+
+func (o Options) scheduler() string    { return cmp.Or(o.Scheduler, defaultScheduler) }
+func (o Options) wait() time.Duration  { return cmp.Or(o.LockWait, defaultLockWait) }
+func (o Options) drain() time.Duration { return cmp.Or(o.Drain, defaultDrain) }
+
+// Mode is the ipvs mode.
+func Mode(o Options) dataplane.Mode {
+	open := func(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
+		p, err := o.open(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("open ipvs mode for %s: %w", f, err)
+		}
+		return p, nil
+	}
+	return dataplane.Mode{
+		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup,
+		Lacks: []dataplane.Capability{dataplane.AffinityByPool},
+	}
+}
+
+// probe tries IPVS, and every kind of rule and set that the mode writes.
+func (o Options) probe(ctx context.Context, f dataplane.Family) error {
+	if err := kernel.Support(ctx, f, o.scheduler()); err != nil {
+		return err
+	}
+	h, err := netfilter.OpenHost(ctx, f, o.Backend, o.wait())
+	if err != nil {
+		return err
+	}
+	return netfilter.Probe(ctx, h, needs(f))
+}
+
+func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
+	h, err := netfilter.OpenHost(ctx, f, o.Backend, o.wait())
+	if err != nil {
+		return nil, err
+	}
+	settings, err := o.settings()
+	if err != nil {
+		return nil, err
+	}
+	servers, err := kernel.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := newPlane(f, o, h, servers, kernel.Dummy{})
+	p.settings, p.local = settings, netfilter.LocalAddresses
+	p.randomFully = h.RandomFully(ctx)
+	p.warnings = h.Backend().WarnOfOthers(ctx, ownsChain)
+	return p, nil
+}
+
+func (o Options) settings() ([]kernel.Setting, error) {
+	release, err := kernel.Running()
+	if err != nil {
+		return nil, err
+	}
+	return kernel.Settings(kernel.SettingOptions{Release: release, StrictARP: o.StrictARP}), nil
+}
+
+func newPlane(f dataplane.Family, o Options, k netfilter.Kernel, s kernel.Servers, d kernel.Device) *Plane {
+	p := &Plane{
+		family: f, options: o, netfilter: k, servers: s, device: d, sysctls: kernel.ProcSys(""),
+		ranks: newRanks(f), unknown: make(map[string]bool), randomFully: true,
+	}
+	p.forget()
+	return p
+}
+
+// needs are the mode's own rules, without the jumps among them, and sets.
+func needs(f dataplane.Family) netfilter.Needs {
+	n := netfilter.Needs{Rules: make(map[netfilter.Table][]netfilter.Rule)}
+	for _, s := range sets() {
+		n.Sets = append(n.Sets, s.empty(f))
+	}
+	fr := frame{family: f, mark: 1, dropInvalid: true}
+	for id, rules := range fr.chains() {
+		for _, r := range rules {
+			if r.Target.Kind != netfilter.TargetJump && r.Target.Kind != netfilter.TargetGoto {
+				n.Rules[id.table] = append(n.Rules[id.table], r)
+			}
+		}
+	}
+	return n
+}

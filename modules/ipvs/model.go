@@ -1,0 +1,320 @@
+package ipvs
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs/kernel"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// model is what the kernel should hold, and which of it may differ from what
+// it does hold: the sum of the fragments, whatever came before.
+type model struct {
+	translator
+	frame frame
+
+	ports   map[dataplane.ServicePortName]*dataplane.ServicePort
+	servers map[kernel.Key]server
+	// entries and locals count who wants them, clusterIPs who has them.
+	entries    map[netfilter.SetChange]int
+	locals     map[netip.Addr]int
+	clusterIPs map[netip.Addr]int
+	// fixed are the entries that no ServicePort wants.
+	fixed map[netfilter.SetChange]bool
+
+	dirty dirt
+}
+
+// dirt is what must be compared with the kernel. Of entries it says whether
+// the kernel has them.
+type dirt struct {
+	servers map[kernel.Key]bool
+	locals  map[netip.Addr]bool
+	entries map[netfilter.SetChange]bool
+	rules   bool
+}
+
+func newDirt() dirt {
+	return dirt{
+		servers: make(map[kernel.Key]bool), locals: make(map[netip.Addr]bool),
+		entries: make(map[netfilter.SetChange]bool),
+	}
+}
+
+// newModel is a model without Services, of a node.
+func newModel(n *dataplane.Node, t translator, randomFully bool) *model {
+	t.local = newLocality(n, t.family)
+	t.held = heldBy(n, t.family)
+	m := &model{
+		translator: t,
+		frame:      newFrame(n, t.family, randomFully),
+		ports:      make(map[dataplane.ServicePortName]*dataplane.ServicePort),
+		servers:    make(map[kernel.Key]server),
+		entries:    make(map[netfilter.SetChange]int),
+		locals:     make(map[netip.Addr]int),
+		clusterIPs: make(map[netip.Addr]int),
+		dirty:      newDirt(),
+	}
+	m.dirty.rules = true
+	return m
+}
+
+func heldBy(n *dataplane.Node, f dataplane.Family) map[netip.Addr]bool {
+	held := make(map[netip.Addr]bool)
+	for _, a := range n.Addresses {
+		if dataplane.FamilyOf(a) == f {
+			held[a.WithZone("")] = true
+		}
+	}
+	return held
+}
+
+// put adds a ServicePort or replaces its older version. It changes nothing if
+// it fails, but for the older version, which is gone then.
+func (m *model) put(sp *dataplane.ServicePort) error {
+	m.remove(sp.Name)
+	f, err := m.fragment(sp)
+	if err != nil {
+		return err
+	}
+	for _, s := range f.servers {
+		if other, taken := m.servers[s.key]; taken {
+			return fmt.Errorf("its virtual server %s belongs to %s", s.key, other.owner)
+		}
+	}
+	m.ports[sp.Name] = sp
+	for _, s := range f.servers {
+		m.servers[s.key] = s
+		m.dirty.servers[s.key] = true
+	}
+	m.countAll(f, 1)
+	return nil
+}
+
+// remove takes a ServicePort out, if it is there.
+func (m *model) remove(n dataplane.ServicePortName) {
+	sp, ok := m.ports[n]
+	if !ok {
+		return
+	}
+	delete(m.ports, n)
+	f, err := m.fragment(sp)
+	if err != nil {
+		return // it was put, so it has one
+	}
+	for _, s := range f.servers {
+		delete(m.servers, s.key)
+		m.dirty.servers[s.key] = true
+	}
+	m.countAll(f, -1)
+}
+
+func (m *model) countAll(f *fragment, by int) {
+	for _, e := range f.entries {
+		m.count(e, by)
+	}
+	for _, a := range f.locals {
+		m.dirty.locals[a] = true
+		addTo(m.locals, a, by)
+	}
+	for _, a := range f.clusterIPs {
+		addTo(m.clusterIPs, a, by)
+	}
+}
+
+func addTo(counts map[netip.Addr]int, a netip.Addr, by int) {
+	if counts[a] += by; counts[a] == 0 {
+		delete(counts, a)
+	}
+}
+
+// count adds to those who want an entry.
+func (m *model) count(e netfilter.SetChange, by int) {
+	was := m.entries[e]
+	if _, touched := m.dirty.entries[e]; !touched && (was == 0 || was+by == 0) {
+		m.dirty.entries[e] = was > 0
+	}
+	if was+by == 0 {
+		delete(m.entries, e)
+	} else {
+		m.entries[e] = was + by
+	}
+}
+
+// setNode takes over what is new of the node. All Services are translated again
+// only if it tells origins apart in another way, and those with a ClusterIP
+// that the node holds from now on, or no longer.
+func (m *model) setNode(n *dataplane.Node) []dataplane.Failure {
+	fr := newFrame(n, m.family, m.frame.randomFully)
+	fr.lenient = m.frame.lenient
+	if !fr.equal(m.frame) {
+		m.frame, m.dirty.rules = fr, true
+	}
+	l, held := newLocality(n, m.family), heldBy(n, m.family)
+	relocated := !l.equal(m.local)
+	again := m.affectedByAddresses(held)
+	if relocated {
+		again = m.affected(func(*dataplane.ServicePort) bool { return true })
+	}
+	return m.retranslate(again, func() { m.local, m.held = l, held })
+}
+
+// affectedByAddresses are the ServicePorts for which it matters that other
+// addresses are the node's own.
+func (m *model) affectedByAddresses(held map[netip.Addr]bool) []*dataplane.ServicePort {
+	changed := make(map[netip.Addr]bool)
+	for _, pair := range [][2]map[netip.Addr]bool{{m.held, held}, {held, m.held}} {
+		for a := range pair[0] {
+			if !pair[1][a] && (m.clusterIPs[a] > 0 || m.locals[a] > 0) {
+				changed[a] = true
+			}
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return m.affected(func(sp *dataplane.ServicePort) bool {
+		return slices.ContainsFunc(sp.Frontends, func(f *dataplane.Frontend) bool {
+			return f.Kind == dataplane.ClusterIP && changed[f.Addr] || changed[aliasOf(f.Key(0).Addr, false)]
+		})
+	})
+}
+
+func (m *model) affected(is func(*dataplane.ServicePort) bool) []*dataplane.ServicePort {
+	var ports []*dataplane.ServicePort
+	for _, sp := range m.ports {
+		if is(sp) {
+			ports = append(ports, sp)
+		}
+	}
+	slices.SortFunc(ports, func(a, b *dataplane.ServicePort) int { return a.Name.Compare(b.Name) })
+	return ports
+}
+
+// retranslate takes ServicePorts out, changes how they are translated, and
+// puts them in again.
+func (m *model) retranslate(ports []*dataplane.ServicePort, change func()) []dataplane.Failure {
+	for _, sp := range ports {
+		m.remove(sp.Name)
+	}
+	change()
+	var failed []dataplane.Failure
+	for _, sp := range ports {
+		if err := m.put(sp); err != nil {
+			failed = append(failed, dataplane.Failure{Name: sp.Name, Err: err})
+		}
+	}
+	return failed
+}
+
+// setLenient makes the rules refuse only what Services themselves refuse.
+func (m *model) setLenient(lenient bool) { m.frame.lenient, m.dirty.rules = lenient, true }
+
+// forgetScheduler translates the ServicePorts again that wish for a scheduler
+// which the kernel does not have.
+func (m *model) forgetScheduler(name string) []dataplane.Failure {
+	wish := func(sp *dataplane.ServicePort) bool { return sp.Scheduler == name }
+	return m.retranslate(m.affected(wish), func() { m.unknown[name] = true })
+}
+
+// setFixed replaces the entries that do not come from ServicePorts.
+func (m *model) setFixed(want map[netfilter.SetChange]bool) {
+	for e := range m.fixed {
+		if !want[e] {
+			m.count(e, -1)
+		}
+	}
+	for e := range want {
+		if !m.fixed[e] {
+			m.count(e, 1)
+		}
+	}
+	m.fixed = want
+}
+
+// fixedEntries are the addresses of NodePorts, the healthCheckNodePorts and
+// the ClusterIPs of other proxies.
+func fixedEntries(s *dataplane.Snapshot, f dataplane.Family) map[netfilter.SetChange]bool {
+	want := make(map[netfilter.SetChange]bool)
+	enter := func(in set, a netip.Addr) {
+		if dataplane.FamilyOf(a) == f {
+			want[in.entry(f, addrEntry(a.WithZone("")))] = true
+		}
+	}
+	for _, a := range s.Node().NodePortAddrs {
+		enter(setNodeIP, a)
+	}
+	for a := range s.Ignored() {
+		enter(setIgnored, a)
+	}
+	for _, h := range s.HealthChecks() {
+		if h.Port != 0 {
+			want[setHealth.entry(f, netfilter.SetEntry{Port: h.Port})] = true
+		}
+	}
+	return want
+}
+
+// sameFixed tells whether two snapshots give the same fixed entries for sure.
+func sameFixed(a, b *dataplane.Snapshot) bool {
+	for range a.IgnoredChangesSince(b) {
+		return false
+	}
+	return a.Node() == b.Node() && a.HealthChecksEqual(b)
+}
+
+// wantSets are all sets with all entries, for a comparison with the kernel.
+func (m *model) wantSets() []netfilter.Set {
+	at := make(map[string]int)
+	all := make([]netfilter.Set, len(sets()))
+	for i, s := range sets() {
+		at[s.name(m.family)], all[i] = i, s.empty(m.family)
+	}
+	for e := range m.entries {
+		s := &all[at[e.Set]]
+		s.Entries = append(s.Entries, e.Entry)
+	}
+	for i := range all {
+		slices.SortFunc(all[i].Entries, compareEntries)
+	}
+	return all
+}
+
+// dirtySets are the changes to sets since the kernel was last equal.
+func (m *model) dirtySets() netfilter.SetPlan {
+	var p netfilter.SetPlan
+	for e, there := range m.dirty.entries {
+		switch wanted := m.entries[e] > 0; {
+		case wanted && !there:
+			p.Add = append(p.Add, e)
+		case there && !wanted:
+			p.Remove = append(p.Remove, e)
+		}
+	}
+	return p
+}
+
+// allDirty makes all virtual servers and addresses a matter of comparison.
+func (m *model) allDirty() {
+	m.dirty.rules = true
+	for k := range m.servers {
+		m.dirty.servers[k] = true
+	}
+	for a := range m.locals {
+		m.dirty.locals[a] = true
+	}
+}
+
+// keys are the virtual servers to be compared, in an order that depends on
+// nothing else.
+func (d *dirt) keys() []kernel.Key {
+	return slices.SortedFunc(maps.Keys(d.servers), kernel.Key.Compare)
+}
+
+func (d *dirt) addrs() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(d.locals), netip.Addr.Compare)
+}

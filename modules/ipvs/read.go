@@ -1,0 +1,158 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs/kernel"
+	"github.com/portway/portway/modules/netfilter"
+)
+
+// reading is what the kernel holds of ours.
+type reading struct {
+	chains map[chainID][]netfilter.Rule
+	// hooks are the kernel's own chains, whole.
+	hooks map[chainID][]netfilter.Rule
+	sets  []netfilter.Set
+	// noDevice: the device is not as it should be.
+	noDevice bool
+	locals   map[netip.Addr]kernel.Local
+	servers  map[kernel.Key]*have
+	// leftovers: kube-proxy's chains or sets of the same mode are there.
+	leftovers bool
+	// claimed are the frontends that sets know.
+	claimed []dataplane.FrontendKey
+}
+
+// tables are those in which we have rules, in the order in which they are
+// written.
+func tables() []netfilter.Table {
+	return []netfilter.Table{netfilter.Mangle, netfilter.Filter, netfilter.NAT}
+}
+
+// read reads all that is ours.
+func (p *Plane) read(ctx context.Context) (*reading, error) {
+	r := &reading{chains: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule)}
+	for _, h := range hooks() {
+		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
+	}
+	for _, t := range tables() {
+		err := p.netfilter.Save(ctx, t, func(c netfilter.Chain) error {
+			r.chain(chainID{t, c.Name}, c)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the %s table: %w", t, err)
+		}
+	}
+	if err := r.readSets(ctx, p.netfilter, p.family); err != nil {
+		return nil, err
+	}
+	return r, r.readServers(ctx, p)
+}
+
+func (r *reading) chain(id chainID, c netfilter.Chain) {
+	switch {
+	case c.Policy != "":
+		r.hooks[id] = slices.Clone(c.Rules)
+	case isLeftover(id.name):
+		r.leftovers = true
+	case ownsChain(id.name):
+		r.chains[id] = slices.Clone(c.Rules)
+	}
+}
+
+func (r *reading) readSets(ctx context.Context, k netfilter.Kernel, f dataplane.Family) error {
+	all, err := k.Sets(ctx, func(name string) bool { return ownsSet(f, name) || isLeftoverSet(f, name) })
+	if err != nil {
+		return fmt.Errorf("read the ipsets: %w", err)
+	}
+	for _, s := range all {
+		if isLeftoverSet(f, s.Name) {
+			r.leftovers = true
+			continue
+		}
+		r.sets = append(r.sets, s)
+		r.claim(s, f)
+	}
+	return nil
+}
+
+// claim notes the frontends that a set knows, kube-proxy's too.
+func (r *reading) claim(s netfilter.Set, f dataplane.Family) {
+	for _, in := range []set{setClusterIP, setBalancer, setExternal, setFrontend} {
+		if in.name(f) != s.Name {
+			continue
+		}
+		for _, e := range s.Entries {
+			r.claimed = append(r.claimed, dataplane.FrontendKey{Addr: e.Net.Addr(), Port: e.Port, Protocol: e.Protocol})
+		}
+	}
+	for _, proto := range protocols() {
+		if setNodePort.of(proto).name(f) != s.Name {
+			continue
+		}
+		for _, e := range s.Entries {
+			r.claimed = append(r.claimed, dataplane.FrontendKey{Addr: f.Unspecified(), Port: e.Port, Protocol: proto})
+		}
+	}
+}
+
+// readServers reads virtual servers. Ours are those whose address the device
+// makes local, because it is ours alone; we make an address local before it
+// gets a virtual server, and as long as it has one.
+func (r *reading) readServers(ctx context.Context, p *Plane) error {
+	if err := r.readLocals(ctx, p); err != nil {
+		return err
+	}
+	list, err := p.servers.List(ctx, p.family)
+	if err != nil {
+		return fmt.Errorf("read the virtual servers: %w", err)
+	}
+	r.servers = make(map[kernel.Key]*have)
+	for i := range list {
+		if _, ours := r.locals[list[i].Key.Addr]; ours {
+			r.servers[list[i].Key] = asHave(&list[i])
+		}
+	}
+	return nil
+}
+
+// readLocals reads the addresses that the device makes local.
+func (r *reading) readLocals(ctx context.Context, p *Plane) error {
+	r.locals = make(map[netip.Addr]kernel.Local)
+	locals, err := p.device.List(ctx, p.family)
+	if errors.Is(err, kernel.ErrNoDevice) {
+		r.noDevice, err = true, nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the addresses of %s: %w", kernel.DeviceName, err)
+	}
+	for _, l := range locals {
+		if l.Prefix.IsSingleIP() {
+			r.locals[l.Prefix.Addr()] = l
+		}
+	}
+	return nil
+}
+
+// exclude leaves alone what is in a range of others and that no Service wants.
+func (r *reading) exclude(ranges []netip.Prefix, m *model) {
+	excluded := func(a netip.Addr) bool {
+		return m.locals[a] == 0 && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	for k := range r.servers {
+		if excluded(k.Addr) {
+			delete(r.servers, k)
+		}
+	}
+	for a := range r.locals {
+		if excluded(a) {
+			delete(r.locals, a)
+		}
+	}
+}
