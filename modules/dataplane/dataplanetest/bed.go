@@ -22,6 +22,9 @@ type bed struct {
 	want   *dataplane.Snapshot
 	planes map[dataplane.Family]dataplane.Plane
 	held   []held
+	// now is when the state became the wanted one. Syncs that follow at once have
+	// the same time: what drains goes on draining.
+	now time.Time
 	// orphaned: no process of a mode without KeepFlows lives, so flows that it
 	// let through may be refused or lost.
 	orphaned bool
@@ -75,7 +78,7 @@ func (b *bed) aim(s State) {
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}
-	b.state, b.want = s, want
+	b.state, b.want, b.now = s, want, time.Now()
 }
 
 // sync brings every plane to the wanted state.
@@ -84,7 +87,7 @@ func (b *bed) sync(distrust bool) (map[dataplane.Family]dataplane.Report, error)
 	var errs []error
 	for _, f := range b.cfg.families() {
 		err := b.inNode(func() (err error) {
-			reports[f], err = b.planes[f].Sync(b.t.Context(), dataplane.SyncRequest{Now: time.Now(), Want: b.want, Distrust: distrust})
+			reports[f], err = b.planes[f].Sync(b.t.Context(), dataplane.SyncRequest{Now: b.now, Want: b.want, Distrust: distrust})
 			return err
 		})
 		if err != nil {
