@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"context"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -17,6 +18,12 @@ type Config struct {
 	// OpenFaulty opens a plane of the mode that calls fail before each call to
 	// the kernel, and takes its error for that of the call.
 	OpenFaulty func(fail func() error) Open
+	// Take takes away one thing that the mode has made in the kernel for a
+	// family and that is no iptables rule, set entry, address or route, as
+	// somebody else might, and says what; "" if there is none. It is called
+	// inside the node; choose(n) is a number below n. nil: there is no such
+	// thing.
+	Take func(ctx context.Context, f dataplane.Family, choose func(n int) int) (taken string, err error)
 	// Normalize removes from a dump of the kernel's state what may differ
 	// between equal snapshots; nil removes nothing.
 	Normalize func(dump string) string

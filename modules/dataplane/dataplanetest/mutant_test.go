@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/portway/portway/modules/dataplane"
 )
 
 // recorder is a test that is expected to fail.
@@ -84,10 +85,9 @@ func checkAll(b *bed, s State) {
 }
 
 func tamperOnce(b *bed, s State) {
-	before := b.mustRules()
+	thief := b.newThief(1)
 	b.mustSync(s)
-	f, taken := b.takeRule(before, rand.New(rand.NewPCG(1, 2)))
-	b.checkRepaired(f, taken)
+	b.checkRepaired(thief.take(0, dataplane.IPv4))
 }
 
 func failOnce(b *bed, s State) {

@@ -2,8 +2,6 @@ package dataplanetest
 
 import (
 	"math/rand/v2"
-	"strconv"
-	"strings"
 
 	"github.com/portway/portway/modules/dataplane"
 	"pgregory.net/rapid"
@@ -11,20 +9,19 @@ import (
 
 // tamper is the other side of laws 1 and 2: what somebody else takes away, the
 // audit finds and a Sync that distrusts its memory repairs.
-// Proves S9.4, kubernetes#81517.
 func tamper(t *rapid.T, cfg Config) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)
-	dice := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "choice of rules"), 0))
-	before := b.mustRules()
+	thief := b.newThief(rapid.Uint64().Draw(t, "choice of things"))
 	b.mustSync(state)
 	settled := b.mustDump()
-	for range rapid.IntRange(1, 5).Draw(t, "rules taken") {
-		f, taken := b.takeRule(before, dice)
+	for range rapid.IntRange(1, 5).Draw(t, "things taken") {
+		f := rapid.SampledFrom(cfg.families()).Draw(t, "family")
+		taken := thief.take(rapid.IntRange(0, thief.ways()-1).Draw(t, "kind of thing"), f)
 		if taken == "" {
 			return
 		}
-		b.checkRepaired(f, taken)
+		b.checkRepaired(taken)
 	}
 	if after := b.mustDump(); after != settled {
 		b.fail("before (-) and after (+) repairs:\n%s", difference(settled, after))
@@ -32,72 +29,66 @@ func tamper(t *rapid.T, cfg Config) {
 	b.checkArrivals(shotsOf(t, b, 150))
 }
 
-func (b *bed) checkRepaired(f dataplane.Family, taken string) {
+func (b *bed) checkRepaired(taken string) {
 	b.t.Helper()
 	found, err := b.audit()
 	if err != nil {
 		b.fail("%v", err)
 	}
 	if len(found) == 0 {
-		b.fail("the audit does not see that this %s rule is gone: %s", f, taken)
+		b.fail("the audit does not see that this is gone: %s", taken)
 	}
 	reports, err := b.sync(true)
 	if err != nil {
 		b.fail("sync: %v", err)
 	}
-	if r := reports[f]; r.Writes == 0 || len(r.Repaired) == 0 {
-		b.fail("a distrusting sync writes %d and reports %v, and this %s rule is gone: %s", r.Writes, r.Repaired, f, taken)
+	writes, repaired := 0, 0
+	for _, r := range reports {
+		writes += r.Writes
+		repaired += len(r.Repaired)
+	}
+	if writes == 0 || repaired == 0 {
+		b.fail("a distrusting sync writes %d and reports %d repairs, and this is gone: %s", writes, repaired, taken)
 	}
 	b.checkSettled()
 }
 
-// takeRule deletes one of the mode's rules. It does so by number: the tools do
-// not find every rule that they have printed.
-func (b *bed) takeRule(before map[dataplane.Family][]string, dice *rand.Rand) (f dataplane.Family, rule string) {
-	b.t.Helper()
-	f = b.cfg.families()[dice.IntN(len(b.cfg.families()))]
-	all := b.mustRules()[f]
-	ours := onlyIn(strings.Join(all, "\n"), strings.Join(before[f], "\n"))
-	if len(ours) == 0 {
-		return f, ""
-	}
-	rule = ours[dice.IntN(len(ours))]
-	words := strings.Fields(rule)
-	table, chain := words[0], words[2]
-	number := 0
-	for _, r := range all {
-		if strings.HasPrefix(r, table+" -A "+chain+" ") {
-			number++
-		}
-		if r == rule {
-			break
-		}
-	}
-	argv := []string{b.cfg.tool(f, ""), "-w", "-t", table, "-D", chain, strconv.Itoa(number)}
-	if _, err := b.rig.Node.Run(b.t.Context(), argv...); err != nil {
-		b.t.Fatalf("take %q away: %v", rule, err)
-	}
-	return f, rule
+// thief takes away one thing at a time of what a mode has made in the kernel. It
+// leaves what was there before.
+type thief struct {
+	*bed
+	dice   *rand.Rand
+	before map[dataplane.Family]belongings
 }
 
-// mustRules lists the node's iptables rules, each after its table's name.
-func (b *bed) mustRules() map[dataplane.Family][]string {
+// newThief looks at what is there already.
+func (b *bed) newThief(seed uint64) *thief {
 	b.t.Helper()
-	all := make(map[dataplane.Family][]string)
+	t := &thief{b, rand.New(rand.NewPCG(seed, 0)), make(map[dataplane.Family]belongings)}
 	for _, f := range b.cfg.families() {
-		out, err := b.rig.Node.Run(b.t.Context(), b.cfg.tool(f, "-save"))
-		if err != nil {
-			b.t.Fatalf("%v", err)
-		}
-		table := ""
-		for line := range strings.Lines(out) {
-			switch line = strings.TrimSpace(line); {
-			case strings.HasPrefix(line, "*"):
-				table = line[1:]
-			case strings.HasPrefix(line, "-A "):
-				all[f] = append(all[f], table+" "+line)
-			}
-		}
+		t.before[f] = b.belongings(f)
 	}
-	return all
+	return t
+}
+
+// ways is the number of kinds of things.
+func (t *thief) ways() int { return len(t.kinds()) }
+
+func (t *thief) kinds() []func(dataplane.Family) string {
+	kinds := []func(dataplane.Family) string{t.takeRule, t.takeEntry, t.takeAddress, t.takeRoute}
+	if t.cfg.Take != nil {
+		kinds = append(kinds, t.takeOther)
+	}
+	return kinds
+}
+
+// take takes a thing of the kind that is wished for, or of another one if there
+// is none, and says what; "" if there is nothing at all.
+func (t *thief) take(wish int, f dataplane.Family) (taken string) {
+	t.t.Helper()
+	kinds := t.kinds()
+	for i := 0; i < len(kinds) && taken == ""; i++ {
+		taken = kinds[(wish+i)%len(kinds)](f)
+	}
+	return taken
 }
