@@ -18,6 +18,13 @@ MODULES := $(shell sed -n 's,^\t*\(use \)\{0\,1\}\./,,p' go.work)
 # Packages whose tests program the kernel, in network namespaces of their own.
 KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables modules/userspace
 
+# Packages that need a kernel with IPVS.
+IPVS := modules/ipvs
+
+# Packages whose laws and scenarios are tried on a second kernel too, an older one
+# with the older iptables.
+TWICE := modules/iptables modules/userspace
+
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
 
@@ -50,14 +57,17 @@ test: deps lint test-unit test-kernel ## lint, then every test of every module; 
 .PHONY: test-unit
 test-unit: deps go
 	$(GO) test -race ./modules/dataplane $(call patterns,$(RACE))
-	$(GO) test $(call patterns,$(filter-out modules/dataplane e2e $(RACE) $(KERNEL),$(MODULES)) e2e/cluster)
+	$(GO) test $(call patterns,$(filter-out modules/dataplane e2e $(RACE) $(KERNEL) $(IPVS),$(MODULES)) e2e/cluster)
 
 # One package at a time: they wait for packets with limits, and should not wait
 # for each other. What they need is compiled before, side by side.
 .PHONY: test-kernel
-test-kernel: deps go ## only the tests that send packets through a kernel; needs root
-	$(GO) vet $(call patterns,$(KERNEL))
+test-kernel: deps $(SECOND_KERNEL) ## only the tests that send packets through a kernel; needs root
+	$(GO) vet $(call patterns,$(KERNEL) $(IPVS))
 	$(GO) test -count=1 -p 1 $(call patterns,$(KERNEL))
+	$(GO) test -count=1 -p 1 -exec $(abspath $(SECOND_KERNEL)) $(call patterns,$(IPVS))
+	PORTWAY_TEST_IPTABLES=legacy \
+	  $(GO) test -count=1 -p 1 -exec $(abspath $(SECOND_KERNEL)) -run 'TestLaws|TestScenarios' $(addprefix ./,$(TWICE)) -budget 1s
 
 .PHONY: golden
 golden: go ## write the expected outputs of tests anew, to be read in the diff

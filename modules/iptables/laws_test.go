@@ -13,14 +13,11 @@ import (
 
 var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
 
-// onBackends runs a test of the whole mode for each back end that a node's
-// other programs may use, and that the mode must detect.
+// onBackends runs a test of the whole mode.
 func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {
-	for _, backend := range []string{netfilter.NFT, netfilter.Legacy} {
-		t.Run(backend, func(t *testing.T) {
-			test(t, dataplanetest.Config{Mode: Mode(Options{}), Iptables: backend, OpenFaulty: openFaulty, Budget: *budget})
-		})
-	}
+	dataplanetest.OnBackends(t, func(t *testing.T, backend string) {
+		test(t, dataplanetest.Config{Mode: Mode(Options{}), Iptables: backend, OpenFaulty: openFaulty, Budget: *budget})
+	})
 }
 
 func TestLaws(t *testing.T) { onBackends(t, dataplanetest.RunLaws) }

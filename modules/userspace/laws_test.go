@@ -17,7 +17,6 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
-	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
 	"github.com/portway/portway/modules/relay"
 )
@@ -26,19 +25,16 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
 
 var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
 
-// onBackends runs a test of the whole mode for each back end that a node's other
-// programs may use, and that the mode must detect.
+// onBackends runs a test of the whole mode.
 func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {
-	for _, backend := range []string{netfilter.NFT, netfilter.Legacy} {
-		t.Run(backend, func(t *testing.T) {
-			mode := Mode(Options{})
-			mode.Open = openHere(nil)
-			test(t, dataplanetest.Config{
-				Mode: mode, Iptables: backend, Budget: *budget,
-				OpenFaulty: func(fail func() error) dataplanetest.Open { return openHere(fail) },
-			})
+	dataplanetest.OnBackends(t, func(t *testing.T, backend string) {
+		mode := Mode(Options{})
+		mode.Open = openHere(nil)
+		test(t, dataplanetest.Config{
+			Mode: mode, Iptables: backend, Budget: *budget,
+			OpenFaulty: func(fail func() error) dataplanetest.Open { return openHere(fail) },
 		})
-	}
+	})
 }
 
 func TestLaws(t *testing.T) { onBackends(t, dataplanetest.RunLaws) }

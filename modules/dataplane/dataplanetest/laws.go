@@ -34,14 +34,16 @@ func RunLaws(t *testing.T, cfg Config) {
 	}
 }
 
-// check tries a property with generated cases until its budget is spent. A case
-// that failed is tried again, however long it takes to make it small.
+// check tries a property with generated cases until its budget is spent, and
+// with one at least. A case that failed is tried again, however long it takes to
+// make it small.
 func check(t *testing.T, cfg Config, property func(*rapid.T, Config)) {
-	start, failed := time.Now(), false
+	start, tried, failed := time.Now(), false, false
 	rapid.Check(t, func(rt *rapid.T) {
-		if !failed && time.Since(start) > cfg.budget() {
+		if tried && !failed && time.Since(start) > cfg.budget() {
 			return
 		}
+		tried = true
 		done := false
 		defer func() { failed = failed || !done }()
 		property(rt, cfg)

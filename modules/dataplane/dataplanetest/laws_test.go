@@ -11,14 +11,12 @@ import (
 func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
 
 func onBackends(t *testing.T, test func(*testing.T, Config)) {
-	for _, backend := range []string{"nft", "legacy"} {
-		t.Run(backend, func(t *testing.T) {
-			cfg := Config{Iptables: backend, Budget: 2 * time.Second}
-			cfg.Mode = naiveMode(cfg, "")
-			cfg.OpenFaulty = func(fail func() error) Open { return openNaive(cfg, "", fail) }
-			test(t, cfg)
-		})
-	}
+	OnBackends(t, func(t *testing.T, backend string) {
+		cfg := Config{Iptables: backend, Budget: 2 * time.Second}
+		cfg.Mode = naiveMode(cfg, "")
+		cfg.OpenFaulty = func(fail func() error) Open { return openNaive(cfg, "", fail) }
+		test(t, cfg)
+	})
 }
 
 func TestNaivePlaneObeysTheLaws(t *testing.T) { onBackends(t, RunLaws) }
