@@ -1,7 +1,9 @@
 package dataplanetest
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -51,31 +53,77 @@ func listed(wrong []miss) string {
 // says.
 func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []miss {
 	b.t.Helper()
-	shots = slices.DeleteFunc(slices.Clone(shots), func(s Shot) bool {
-		return slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool { return !returns(w.Decide(s.Flow), s) })
-	})
 	b.forget()
-	wrong := b.ask(shots, legal, rig.DefaultTimeout)
-	// Silence is the only end that a busy machine can feign.
-	var again []Shot
-	wrong = slices.DeleteFunc(wrong, func(m miss) bool {
-		if m.silent {
-			again = append(again, m.shot)
+	// Silence is the only end that a busy machine can feign: such flows are asked
+	// again, with more time, and then one after the other until enough are known.
+	wrong, silent := apart(b.ask(shots, legal, rig.DefaultTimeout))
+	more, silent := apart(b.ask(silent, legal, patience))
+	wrong = append(wrong, more...)
+	for _, s := range silent {
+		if len(wrong) < enough {
+			wrong = append(wrong, b.ask([]Shot{s}, legal, patience)...)
 		}
-		return m.silent
-	})
-	return append(wrong, b.ask(again, legal, patience)...)
+	}
+	return wrong
+}
+
+// enough flows that have gone wrong show what is the matter; the others that may
+// have are not asked one by one.
+const enough = 3
+
+// apart takes out the flows that have met with silence.
+func apart(all []miss) (wrong []miss, silent []Shot) {
+	for _, m := range all {
+		if m.silent {
+			silent = append(silent, m.shot)
+		} else {
+			wrong = append(wrong, m)
+		}
+	}
+	return wrong, silent
 }
 
 // ask sends flows and judges where they end.
 func (b *bed) ask(shots []Shot, legal []*dataplane.Snapshot, timeout time.Duration) []miss {
+	shots = slices.Clone(shots)
+	for i, s := range shots {
+		if slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool { return !returns(w.Decide(s.Flow), s) }) {
+			b.lastPort++
+			shots[i].SourcePort = firstSourcePort + b.lastPort%sourcePortCount
+		}
+	}
 	var wrong []miss
 	for i, got := range fire(b.t.Context(), b.rig, shots, timeout) {
+		if shots[i].SourcePort != 0 && got.Outcome == rig.Silent {
+			got = b.seen(shots[i], legal, timeout, got)
+		}
 		if err := b.judge(shots[i], got, legal); err != nil {
 			wrong = append(wrong, miss{shots[i], err, got.Outcome == rig.Silent})
 		}
 	}
 	return wrong
+}
+
+// Source ports for flows whose answers their senders may not know. The kernel
+// chooses others for those that have none of their own.
+const firstSourcePort, sourcePortCount = 10000, 20000
+
+// seen looks for a flow that its sender has had no answer to at the other node:
+// that it arrived there counts as an answer.
+func (b *bed) seen(s Shot, legal []*dataplane.Snapshot, patience time.Duration, silence rig.Result) rig.Result {
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	from := netip.AddrPortFrom(s.Flow.Src.Addr(), s.SourcePort)
+	sighting, err := b.watch.Await(ctx, func(got rig.Sighting) bool {
+		return got.Source == from && slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool {
+			_, ok := w.Decide(s.Flow).Endpoint(got.Local)
+			return ok
+		})
+	})
+	if err != nil {
+		return silence
+	}
+	return rig.Result{Outcome: rig.Answered, Sighting: sighting}
 }
 
 // judge is content if one of the snapshots is. Between two of them, a flow that

@@ -25,6 +25,10 @@ type bed struct {
 	// now is when the state became the wanted one. Syncs that follow at once have
 	// the same time: what drains goes on draining.
 	now time.Time
+	// watch sees what reaches the other node and its pod.
+	watch *rig.Watch
+	// lastPort is the source port of the last flow that had one of its own.
+	lastPort uint16
 	// orphaned: no process of a mode without KeepFlows lives, so flows that it
 	// let through may be refused or lost.
 	orphaned bool
@@ -39,6 +43,7 @@ func newBed(t rig.TB, cfg Config, state State) *bed {
 	if err := addForeign(t.Context(), b.rig.Node, cfg); err != nil {
 		t.Fatalf("%v", err)
 	}
+	b.watch = b.rig.Node2.Watch(t)
 	b.open(cfg.Mode.Open)
 	t.Cleanup(b.close) // listeners of a plane would keep the node's namespace
 	return b

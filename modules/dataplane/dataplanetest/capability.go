@@ -178,7 +178,7 @@ func (b *bed) serverOf(from string, f *dataplane.Frontend) string {
 		to = netip.AddrPortFrom(nodeAddrs(f.Family)[0], f.Port)
 	}
 	flow := b.state.flow(from, to, dataplane.TCP)
-	got := send(b.t.Context(), b.rig, Shot{from, flow}, patience)
+	got := send(b.t.Context(), b.rig, Shot{From: from, Flow: flow}, patience)
 	if got.Server == "" {
 		b.fail("%s: %s", flow, got)
 	}

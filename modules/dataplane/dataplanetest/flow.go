@@ -12,6 +12,8 @@ import (
 type Shot struct {
 	From string
 	Flow dataplane.Flow
+	// SourcePort is the port that it is sent from; 0 is any.
+	SourcePort uint16
 }
 
 func (s Shot) String() string {
@@ -28,7 +30,7 @@ func Shots(state State, want *dataplane.Snapshot) []Shot {
 	var all []Shot
 	for _, from := range sources {
 		for _, to := range targets(want) {
-			all = append(all, Shot{from, state.flow(from, to.dst, to.protocol)})
+			all = append(all, Shot{From: from, Flow: state.flow(from, to.dst, to.protocol)})
 		}
 	}
 	return all

@@ -62,7 +62,7 @@ func TestJudge(t *testing.T) {
 				}
 				legal = append(legal, snapshot)
 			}
-			shot := Shot{"c", State{}.flow("c", netip.MustParseAddrPort("10.96.0.10:80"), dataplane.TCP)}
+			shot := Shot{From: "c", Flow: State{}.flow("c", netip.MustParseAddrPort("10.96.0.10:80"), dataplane.TCP)}
 			if err := new(bed).judge(shot, tt.got, legal); (err == nil) != tt.legal {
 				t.Errorf("judged %v, want legal %t", err, tt.legal)
 			}
@@ -81,7 +81,7 @@ func TestModeThatLosesSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := bed{cfg: Config{Mode: dataplane.Mode{Lacks: []dataplane.Capability{dataplane.KeepSource}}}}
-	shot := Shot{"c", state.flow("c", netip.MustParseAddrPort("10.96.0.10:80"), dataplane.TCP)}
+	shot := Shot{From: "c", Flow: state.flow("c", netip.MustParseAddrPort("10.96.0.10:80"), dataplane.TCP)}
 	legal := []*dataplane.Snapshot{want}
 	if err := b.judge(shot, sighting("e1", "192.168.77.10:4", "10.244.1.11:8080"), legal); err != nil {
 		t.Error(err)

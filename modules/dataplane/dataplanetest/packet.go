@@ -135,11 +135,14 @@ func fire(ctx context.Context, r *rig.Rig, shots []Shot, timeout time.Duration) 
 
 func send(ctx context.Context, r *rig.Rig, s Shot, timeout time.Duration) rig.Result {
 	from := r.Host(s.From)
+	probe := rig.Probe{From: from, To: s.Flow.Dst, Source: netip.AddrPortFrom(netip.Addr{}, s.SourcePort), Timeout: timeout}
 	switch s.Flow.Protocol {
 	case dataplane.TCP:
-		return rig.Probe{From: from, Proto: rig.TCP, To: s.Flow.Dst, Timeout: timeout}.Send(ctx)
+		probe.Proto = rig.TCP
+		return probe.Send(ctx)
 	case dataplane.UDP:
-		return rig.Probe{From: from, Proto: rig.UDP, To: s.Flow.Dst, Timeout: timeout}.Send(ctx)
+		probe.Proto = rig.UDP
+		return probe.Send(ctx)
 	default:
 		return from.Ping(ctx, s.Flow.Dst.Addr(), timeout)
 	}

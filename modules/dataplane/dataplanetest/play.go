@@ -89,7 +89,7 @@ func (s stage) expect(p Probe) error {
 }
 
 func (s stage) shot(p Probe) Shot {
-	return Shot{p.From, s.state.flow(p.From, p.To, p.Protocol)}
+	return Shot{From: p.From, Flow: s.state.flow(p.From, p.To, p.Protocol)}
 }
 
 func (s stage) verdict(p Probe) dataplane.Verdict { return s.want.Decide(s.shot(p).Flow) }

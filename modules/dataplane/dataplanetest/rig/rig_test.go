@@ -350,3 +350,35 @@ func BenchmarkProbe(b *testing.B) {
 		}
 	}
 }
+
+// TestWatchSeesWhatItsSenderDoesNot: the answers of another node's pod bypass
+// the node that has translated the request, so the client never hears of it.
+func TestWatchSeesWhatItsSenderDoesNot(t *testing.T) {
+	r := start(t, Options{})
+	w := r.Node2.Watch(t)
+	matrix(t, func(t *testing.T, proto Protocol, like netip.Addr) {
+		service, restore := ServiceRange4.Addr().Next(), "iptables-restore"
+		if like.Is6() {
+			service, restore = ServiceRange6.Addr().Next(), "ip6tables-restore"
+		}
+		if _, err := r.Node.RunInput(t.Context(), rulesFor(service, r.Remote), restore); err != nil {
+			t.Fatal(err)
+		}
+		source := netip.AddrPortFrom(r.Up.Addr(like), 10000)
+		probe := Probe{From: r.Up, Proto: proto, To: netip.AddrPortFrom(service, port), Source: netip.AddrPortFrom(netip.Addr{}, source.Port())}
+		if got := probe.Send(t.Context()); got.Outcome != Silent {
+			t.Errorf("%s: %s", probe, got)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), inTime)
+		defer cancel()
+		to := netip.AddrPortFrom(r.Remote.Addr(like), port)
+		if got, err := w.Await(ctx, func(s Sighting) bool { return s.Source == source }); err != nil || got.Local != to {
+			t.Errorf("%s: %s, %v; want %s", probe, got, err, to)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), DefaultTimeout)
+	defer cancel()
+	if got, err := w.Await(ctx, func(s Sighting) bool { return s.Source.Port() == 10001 }); err == nil {
+		t.Errorf("what nobody has sent is seen: %s", got)
+	}
+}
