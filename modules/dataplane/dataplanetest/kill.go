@@ -75,6 +75,7 @@ func victimOpen(cfg Config) (Open, error) {
 
 // kill is law 8: a process that is killed on its way from one state to another
 // leaves each flow as one of the two says, and a new one gets all right.
+// Proves S7.2, S9.3, calico#13279.
 func kill(t *rapid.T, cfg Config, test string) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)

@@ -9,6 +9,7 @@ import (
 
 // tamper is the other side of laws 1 and 2: what somebody else takes away, the
 // audit finds and a Sync that distrusts its memory repairs.
+// Proves S9.4, kubernetes#81517.
 func tamper(t *rapid.T, cfg Config) {
 	state := States().Draw(t, "state")
 	b := newBed(t, cfg, state)
