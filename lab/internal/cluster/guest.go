@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ type Guest struct {
 	Kube   Kubectl
 	Kernel Kernel
 	Image  string // the others' node image
+	Family string // the cluster's: ipv4, ipv6 or dual
 }
 
 // Kernel is a user-mode-linux.
@@ -63,29 +65,38 @@ func (g Guest) Start(ctx context.Context) error {
 	if _, err := g.Docker.Output(ctx, "rm", "--force", "--volumes", GuestName); err != nil && !strings.Contains(err.Error(), "No such container") {
 		return err
 	}
-	server, err := g.controlPlane(ctx)
+	// It cannot ask Docker for names.
+	servers, err := g.addresses(ctx, Name+"-control-plane")
 	if err != nil {
 		return err
 	}
-	if _, err := g.Docker.Output(ctx, g.runArgs(server)...); err != nil {
+	if _, err := g.Docker.Output(ctx, g.runArgs(servers[0])...); err != nil {
 		return fmt.Errorf("node %s: %w", GuestName, err)
 	}
 	return g.await(ctx)
 }
 
-// controlPlane is the address of the control plane's container, for a node that
-// cannot ask Docker for names.
-func (g Guest) controlPlane(ctx context.Context) (string, error) {
+// addresses are those of a container that are of the cluster's families.
+func (g Guest) addresses(ctx context.Context, container string) ([]string, error) {
 	out, err := g.Docker.Output(ctx, "inspect", "--format",
-		`{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}`, Name+"-control-plane")
+		`{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}`, container)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	addrs := strings.Fields(out)
-	if len(addrs) == 0 {
-		return "", fmt.Errorf("container %s-control-plane has no address", Name)
+	var found []string
+	for _, word := range strings.Fields(out) {
+		addr, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, fmt.Errorf("address of container %s: %w", container, err)
+		}
+		if g.Family == "dual" || addr.Is4() == (g.Family == "ipv4") {
+			found = append(found, word)
+		}
 	}
-	return addrs[0], nil
+	if len(found) == 0 {
+		return nil, fmt.Errorf("container %s has no %s address", container, g.Family)
+	}
+	return found, nil
 }
 
 // runArgs starts the container as kind would, so that kind sees and deletes it
@@ -183,8 +194,7 @@ func (g Guest) applyNode(ctx context.Context, mode string) error {
 
 // joinConfig is what kubeadm needs to know, as kind tells it to the others.
 func (g Guest) joinConfig(ctx context.Context, token string) (string, error) {
-	out, err := g.Docker.Output(ctx, "inspect", "--format",
-		`{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}`, GuestName)
+	addrs, err := g.addresses(ctx, GuestName)
 	if err != nil {
 		return "", err
 	}
@@ -193,7 +203,7 @@ func (g Guest) joinConfig(ctx context.Context, token string) (string, error) {
 		"nodeRegistration": map[string]any{
 			"criSocket": "unix:///run/containerd/containerd.sock",
 			"kubeletExtraArgs": []map[string]string{
-				{"name": "node-ip", "value": strings.Join(strings.Fields(out), ",")},
+				{"name": "node-ip", "value": strings.Join(addrs, ",")},
 				{"name": "provider-id", "value": "kind://docker/" + Name + "/" + GuestName},
 			},
 		},

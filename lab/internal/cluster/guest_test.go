@@ -59,9 +59,9 @@ func (f *fakeGuest) Run(_ context.Context, c command.Cmd) (string, error) {
 	return "", nil
 }
 
-func (f *fakeGuest) guest() Guest {
+func (f *fakeGuest) guest(family string) Guest {
 	return Guest{
-		Docker: docker.Client{Run: f}, Kube: Kubectl{Run: f, Program: "kubectl"}, Image: "node:1",
+		Docker: docker.Client{Run: f}, Kube: Kubectl{Run: f, Program: "kubectl"}, Image: "node:1", Family: family,
 		Kernel: Kernel{Program: "/usr/bin/linux.uml", Modules: "/usr/lib/uml/modules/6.1.0"},
 	}
 }
@@ -69,7 +69,7 @@ func (f *fakeGuest) guest() Guest {
 func TestGuestStartsOnce(t *testing.T) {
 	f := &fakeGuest{}
 	for range 2 {
-		if err := f.guest().Start(t.Context()); err != nil {
+		if err := f.guest("ipv6").Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestGuestStartsOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--label=io.x-k8s.kind.cluster=portway ", // kind deletes it with the others
-		"--add-host=portway-control-plane:172.18.0.7 ",
+		"--add-host=portway-control-plane:fc00::7 ",
 		"--volume=/usr/lib/uml/modules/6.1.0:/lib/modules/6.1.0:ro ",
 		" node:1 /kind/lab/guest.sh",
 	} {
@@ -92,7 +92,7 @@ func TestGuestStartsOnce(t *testing.T) {
 func TestGuestJoinsOnce(t *testing.T) {
 	f := &fakeGuest{running: true}
 	for range 2 {
-		if err := f.guest().Join(t.Context(), "ipvs"); err != nil {
+		if err := f.guest("ipv4").Join(t.Context(), "ipvs"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ func TestGuestJoinsOnce(t *testing.T) {
 	if got := node.Metadata.Annotations; got[modeAnnotation] != "ipvs" || got[execAnnotation] != guestExec {
 		t.Errorf("annotations are %v", got)
 	}
-	for _, want := range []string{`"value":"172.18.0.7,fc00::7"`, `"token":"abc.def"`, `"apiServerEndpoint":"portway-control-plane:6443"`} {
+	for _, want := range []string{`"value":"172.18.0.7"`, `"token":"abc.def"`, `"apiServerEndpoint":"portway-control-plane:6443"`} {
 		if !strings.Contains(f.config, want) {
 			t.Errorf("no %s in: %s", want, f.config)
 		}
@@ -131,5 +131,12 @@ func TestNodeExec(t *testing.T) {
 		if got := strings.Join(NodeExec(docker.Client{}, node, "ip", "link").Args, " "); got != want {
 			t.Errorf("on %s: %s", node, got)
 		}
+	}
+}
+
+func TestGuestHasTheClustersFamilies(t *testing.T) {
+	g := (&fakeGuest{}).guest("dual")
+	if got, err := g.addresses(t.Context(), GuestName); err != nil || !slices.Equal(got, []string{"172.18.0.7", "fc00::7"}) {
+		t.Errorf("%q, %v", got, err)
 	}
 }

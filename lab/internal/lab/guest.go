@@ -19,7 +19,7 @@ func (u *up) addGuest(ctx context.Context, note func(string)) error {
 		return err
 	}
 	g := cluster.Guest{
-		Docker: u.docker(), Kube: u.kubectl(), Image: image,
+		Docker: u.docker(), Kube: u.kubectl(), Image: image, Family: u.state.Options.Family,
 		Kernel: cluster.Kernel{Program: program, Modules: modules},
 	}
 	note("booting " + cluster.GuestName)
