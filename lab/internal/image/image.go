@@ -5,7 +5,6 @@ package image
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -73,13 +72,18 @@ type rootFS struct {
 	DiffIDs []string `json:"diff_ids"`
 }
 
-func (a *archive) add(img Image) error {
-	entry := manifestEntry{RepoTags: []string{img.Name}}
-	c := config{
+// config is the image's configuration, as yet without layers.
+func (img Image) config() config {
+	return config{
 		Created: time.Unix(0, 0).UTC(), Architecture: runtime.GOARCH, OS: "linux",
 		Config: runConfig{Entrypoint: img.Entrypoint, Env: img.Env, StopSignal: img.StopSignal, WorkingDir: "/"},
 		RootFS: rootFS{Type: "layers"},
 	}
+}
+
+func (a *archive) add(img Image) error {
+	entry := manifestEntry{RepoTags: []string{img.Name}}
+	c := img.config()
 	for _, path := range img.Layers {
 		digest, err := a.layer(path)
 		if err != nil {
@@ -95,7 +99,7 @@ func (a *archive) add(img Image) error {
 	sum := sha256.Sum256(raw)
 	entry.Config = hex.EncodeToString(sum[:]) + ".json"
 	a.manifest = append(a.manifest, entry)
-	return a.bytes(entry.Config, raw)
+	return writeFile(a.tw, entry.Config, raw)
 }
 
 // layer copies the file into the archive unless it is there, and returns its
@@ -133,14 +137,14 @@ func (a *archive) file(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	return a.bytes(name, raw)
+	return writeFile(a.tw, name, raw)
 }
 
-func (a *archive) bytes(name string, content []byte) error {
-	if err := a.tw.WriteHeader(header(name, int64(len(content)))); err != nil {
+func writeFile(tw *tar.Writer, name string, content []byte) error {
+	if err := tw.WriteHeader(header(name, int64(len(content)))); err != nil {
 		return err
 	}
-	_, err := io.Copy(a.tw, bytes.NewReader(content))
+	_, err := tw.Write(content)
 	return err
 }
 

@@ -49,7 +49,7 @@ func (l *Lab) agentImage(ctx context.Context, note func(string)) error {
 		return fmt.Errorf("agent image: %w", err)
 	}
 	if l.state.Offline {
-		l.agentID, err = l.maker().AgentArchive(ctx, filepath.Join(l.repo, "services"), archive.Name(), note)
+		l.agentID, err = l.maker().AgentArchive(ctx, filepath.Join(l.repo, "services"), archive.Name(), l.state.PodRootfs, note)
 	} else {
 		build := l.docker().Cmd("build", "--tag="+products.AgentImage, "--file=services/agent/Dockerfile", ".")
 		build.Dir = l.repo
@@ -106,12 +106,13 @@ func (l *Lab) loadInto(ctx context.Context, node, archive string) error {
 }
 
 // overlay is the kustomization that the lab puts on top of the mode's own: where
-// this cluster's API server is, and which image this is. The image keeps its
-// name, so only the annotation rolls new agents out.
+// this cluster's API server is, and which image this is. The lab's image always
+// has the same name, so only the annotation rolls new agents out.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 namespace: kube-system
 resources: [%q]
+images: [{name: portway/agent, newName: %q, newTag: %q}]
 configMapGenerator:
   - name: portway-apiserver
     behavior: merge
@@ -171,7 +172,8 @@ func (l *Lab) writeOverlay(mode, host string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	content := fmt.Sprintf(overlay, relative, host, l.agentID)
+	name, tag, _ := strings.Cut(products.AgentImage, ":")
+	content := fmt.Sprintf(overlay, relative, name, tag, host, l.agentID)
 	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o644)
 }
 

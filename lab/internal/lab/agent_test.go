@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/portway/portway/lab/internal/products"
 )
 
 func TestOverlay(t *testing.T) {
@@ -23,6 +25,7 @@ func TestOverlay(t *testing.T) {
 	}
 	var k struct {
 		Resources          []string
+		Images             []struct{ NewName, NewTag string }
 		ConfigMapGenerator []struct{ Literals []string }
 		Patches            []struct{ Patch string }
 	}
@@ -37,6 +40,9 @@ func TestOverlay(t *testing.T) {
 	}
 	if got := k.ConfigMapGenerator[0].Literals[0]; got != "KUBERNETES_SERVICE_HOST=fc00::2" {
 		t.Errorf("API server is %q", got)
+	}
+	if got := k.Images[0]; got.NewName+":"+got.NewTag != products.AgentImage {
+		t.Errorf("image is %+v", got)
 	}
 	if !strings.Contains(k.Patches[0].Patch, "0123abcd") {
 		t.Errorf("patch lacks the image's id: %s", k.Patches[0].Patch)

@@ -20,6 +20,7 @@ type State struct {
 	Bridge    string        // the guarded bridge device, if any
 	Guest     bool          // the mode is that of a node with a kernel of its own
 	Kubectl   string        // the program
+	PodRootfs string        // the root file system of pods that the nodes were made with
 	Saved     hostnet.Saved // what our daemon changes
 }
 

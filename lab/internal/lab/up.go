@@ -208,7 +208,7 @@ func (u *up) startDaemon(ctx context.Context, note func(string)) error {
 }
 
 func (u *up) nodeImage(ctx context.Context, note func(string)) (err error) {
-	u.state.Kubectl = u.node.Kubectl
+	u.state.Kubectl, u.state.PodRootfs = u.node.Kubectl, u.node.PodRootfs
 	u.image, err = u.node.Image(ctx, u.maker(), u.docker(), note)
 	return err
 }

@@ -14,8 +14,9 @@ import (
 // AgentArchive builds the agent and portwayctl from the directory of services,
 // writes their image to the file archive and returns an id that changes with
 // its content. Below the programs are Debian's iptables, ipset, conntrack and
-// kmod, as in the agent's own Dockerfile.
-func (m Maker) AgentArchive(ctx context.Context, services, archive string, note func(string)) (id string, err error) {
+// kmod, as in the agent's own Dockerfile: the root file system of all pods, which
+// is left out if it is the one that the nodes have.
+func (m Maker) AgentArchive(ctx context.Context, services, archive, have string, note func(string)) (id string, err error) {
 	rootfs, err := m.rootfs(ctx, "pod-rootfs.tar", podPackages(), nil, note)
 	if err != nil {
 		return "", err
@@ -46,10 +47,14 @@ func (m Maker) AgentArchive(ctx context.Context, services, archive string, note 
 		return "", fmt.Errorf("agent image: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return key.String(), image.Write(f, image.Image{
+	img := image.Image{
 		Name: AgentImage, Layers: []string{rootfs, layer}, Env: []string{searchPath},
 		Entrypoint: []string{"/usr/local/bin/portway"},
-	})
+	}
+	if rootfs == have {
+		return key.String(), image.WriteAbove(f, img)
+	}
+	return key.String(), image.Write(f, img)
 }
 
 // Kubernetes builds one of Kubernetes' programs alone, for clusters whose

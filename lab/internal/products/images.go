@@ -16,7 +16,9 @@ import (
 
 // Names of the images that the lab makes for pods.
 const (
-	AgentImage   = "portway/agent:dev"
+	// With a host part, so that nobody completes it: as it is, it can be in an
+	// archive of the OCI layout. There is no such host.
+	AgentImage   = "portway.lab/agent:dev"
 	AgnhostImage = "portway-lab/agnhost:dev"
 	NginxImage   = "nginx:latest"
 )

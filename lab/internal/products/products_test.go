@@ -148,9 +148,10 @@ func TestAgentArchive(t *testing.T) {
 	f := &fakeTools{version: "first"}
 	m := newMaker(t, f)
 	file := filepath.Join(t.TempDir(), "agent.tar")
+	have := ""
 	build := func() string {
 		t.Helper()
-		id, err := m.AgentArchive(t.Context(), "/services", file, func(string) {})
+		id, err := m.AgentArchive(t.Context(), "/services", file, have, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,6 +169,23 @@ func TestAgentArchive(t *testing.T) {
 		if !bytes.Contains(raw, []byte(want)) {
 			t.Errorf("no %q in the archive", want)
 		}
+	}
+	if have, err = m.rootfs(t.Context(), "pod-rootfs.tar", podPackages(), nil, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	lowest, err := os.ReadFile(have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := build(); again != first {
+		t.Errorf("for nodes that have its lowest layer, the id is %s and not %s", again, first)
+	}
+	thin, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(raw, lowest) || bytes.Contains(thin, lowest) {
+		t.Error("the lowest layer is left out otherwise than for nodes that have it")
 	}
 	f.version = "second"
 	if other := build(); other == first {
