@@ -19,6 +19,10 @@
 // reaches whom. A failing law prints the Services that it failed with in that
 // form, so that it can become a scenario.
 //
+// Two variables of the environment fit both to a slow or older kernel:
+// PORTWAY_TEST_IPTABLES lists the iptables back ends to test with, and
+// PORTWAY_TEST_EXPLAINS bounds how many flows of a state are explained.
+//
 // [Service] and [State] are the small model behind both. It decides traffic
 // policies a second time, on its own, in the fewest words possible: it is the
 // part of the specification that snapshots are made by.

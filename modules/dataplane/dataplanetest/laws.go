@@ -61,7 +61,7 @@ func walk(t *rapid.T, cfg Config) {
 		b.checkSettled()
 		b.checkHeld()
 		b.hold(shotsOf(t, b, 100))
-		b.checkExplained(shotsOf(t, b, 25))
+		b.checkExplained(shotsOf(t, b, mostExplains(25)))
 		b.checkArrivals(shotsOf(t, b, 250))
 		state = Successor(state).Draw(t, "next state")
 	}
