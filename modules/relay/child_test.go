@@ -3,6 +3,7 @@ package relay
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,11 +11,14 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
@@ -46,7 +50,7 @@ type process struct {
 }
 
 // startChild starts a relay on a host.
-func startChild(t *testing.T, on *rig.Host, target netip.AddrPort) process {
+func startChild(t testing.TB, on *rig.Host, target netip.AddrPort) process {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -81,7 +85,7 @@ func startChild(t *testing.T, on *rig.Host, target netip.AddrPort) process {
 }
 
 // number reads a line "NAME: 123 …" of a file in /proc.
-func (p process) number(t *testing.T, file, name string) int {
+func (p process) number(t testing.TB, file, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.pid, file))
 	if err != nil {
@@ -104,7 +108,7 @@ func (p process) number(t *testing.T, file, name string) int {
 // has them all, and returns the time.
 func (s *site) stream(to netip.AddrPort, bytes int64, received <-chan int64) time.Duration {
 	s.Helper()
-	conn, err := s.Client.Dial(s.T.Context(), rig.TCP, netip.AddrPort{}, to)
+	conn, err := s.Client.Dial(s.Context(), rig.TCP, netip.AddrPort{}, to)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -130,12 +134,12 @@ func (s *site) stream(to netip.AddrPort, bytes int64, received <-chan int64) tim
 // sink is a server on the first endpoint that counts what it gets.
 func (s *site) sink() <-chan int64 {
 	s.Helper()
-	ln, err := s.Endpoints[0].Listen(s.T.Context(), ":8080")
+	ln, err := s.Endpoints[0].Listen(s.Context(), ":8080")
 	if err != nil {
 		s.Fatal(err)
 	}
 	received := make(chan int64)
-	s.Endpoints[0].ServeConns(s.T, ln, func(c *net.TCPConn) {
+	s.Endpoints[0].ServeConns(s, ln, func(c *net.TCPConn) {
 		buf := make([]byte, 256<<10)
 		var sum int64
 		for {
@@ -150,29 +154,107 @@ func (s *site) sink() <-chan int64 {
 	return received
 }
 
-// The bytes of a stream go from socket to socket in the kernel: what the relay's process itself
-// reads and writes (which /proc counts for read and write, and not for splice)
-// is next to nothing. And a stream through it is not much slower than one past
-// it, measured in turns in one run, with a loose floor: this is no benchmark.
+// The bytes of a stream go from socket to socket in the kernel: what the relay's
+// process itself reads and writes (which /proc counts for read and write, and not
+// for splice) is next to nothing.
 func TestStreamsAreSpliced(t *testing.T) {
 	s := newSite(t, Config{})
 	received := s.sink()
 	relay := startChild(t, s.Node, at(s.Endpoints[0]))
 	const size = 256 << 20
 	s.stream(relay.at, 1<<20, received) // warm
-	before := relay.number(t, "io", "rchar") + relay.number(t, "io", "wchar")
-	best := func(to netip.AddrPort) time.Duration {
-		return min(s.stream(to, size, received), s.stream(to, size, received), s.stream(to, size, received))
+	copied := func() int { return relay.number(t, "io", "rchar") + relay.number(t, "io", "wchar") }
+	before := copied()
+	s.stream(relay.at, size, received)
+	if n := copied() - before; n > size/100 {
+		t.Errorf("the relay read and wrote %d bytes by itself of %d that it carried", n, size)
 	}
-	through, direct := best(relay.at), best(at(s.Endpoints[0]))
-	if n := relay.number(t, "io", "rchar") + relay.number(t, "io", "wchar") - before; n > size/100 {
-		t.Errorf("the relay read and wrote %d bytes by itself of %d that it carried", n, 3*size)
+}
+
+// A stream through the relay reaches this share of the rate of one past it: in
+// the median of a run of rounds in which both are measured one after the other,
+// while the test and the relay run ahead of all other programs of the machine.
+// On two processors, which the three ends of a relayed stream must share, single
+// streams vary by half, and what else the machine does hits the relay most. So a
+// run that does not show the share is repeated.
+const (
+	share   = 0.70
+	rounds  = 5
+	maxRuns = 12
+)
+
+func TestStreamsAreFast(t *testing.T) {
+	s := newSite(t, Config{})
+	received := s.sink()
+	runAhead(t)
+	relay := startChild(t, s.Node, at(s.Endpoints[0]))
+	s.stream(relay.at, 1<<20, received) // warm
+	var reached float64
+	for run := 0; reached < share && run < maxRuns; run++ {
+		var ratios []float64
+		for range rounds {
+			through, direct := s.rate(relay.at, received), s.rate(at(s.Endpoints[0]), received)
+			t.Logf("%.0f MiB/s through the relay, %.0f past it", through, direct)
+			ratios = append(ratios, through/direct)
+		}
+		slices.Sort(ratios)
+		reached = max(reached, ratios[rounds/2])
+		t.Logf("in run %d the relay reaches %.0f %% of the direct rate", run, 100*ratios[rounds/2])
 	}
-	ratio := direct.Seconds() / through.Seconds()
-	t.Logf("%.0f MiB/s through the relay, %.0f past it: %.0f %%",
-		size/through.Seconds()/(1<<20), size/direct.Seconds()/(1<<20), 100*ratio)
-	if ratio < 0.35 {
-		t.Errorf("the relay reaches %.0f %% of the direct rate", 100*ratio)
+	if reached < share {
+		t.Errorf("in the best of %d runs the relay reaches %.0f %% of the direct rate, want %.0f %%", maxRuns, 100*reached, 100*share)
+	}
+}
+
+// runAhead lets this process, and those that it starts, run before all that the
+// machine has to do otherwise, where it may.
+func runAhead(t *testing.T) {
+	t.Helper()
+	set := func(policy, priority uint32) {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			id, _ := strconv.Atoi(task.Name())
+			attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: policy, Priority: priority}
+			if err := unix.SchedSetAttr(id, attr, 0); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Logf("measured among the machine's other work: %v", err)
+				return
+			}
+		}
+	}
+	set(unix.SCHED_RR, 1)
+	t.Cleanup(func() { set(unix.SCHED_NORMAL, 0) })
+}
+
+// rate is that of one stream, in MiB/s.
+func (s *site) rate(to netip.AddrPort, received <-chan int64) float64 {
+	const mib = 256
+	return mib / s.stream(to, mib<<20, received).Seconds()
+}
+
+// BenchmarkStream measures a stream of b.N parts of 1 MiB through the relay and
+// past it:
+//
+//	go test -run '^$' -bench Stream -benchtime 4000x .
+func BenchmarkStream(b *testing.B) {
+	for _, through := range []bool{false, true} {
+		name := "direct"
+		if through {
+			name = "relayed"
+		}
+		b.Run(name, func(b *testing.B) {
+			s := newSite(b, Config{})
+			received := s.sink()
+			to := at(s.Endpoints[0])
+			if through {
+				to = startChild(b, s.Node, to).at
+			}
+			b.SetBytes(1 << 20)
+			b.ResetTimer()
+			s.stream(to, int64(b.N)<<20, received)
+		})
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *loopbackSite) sync(want *dataplane.Snapshot, distrust bool) map[datapla
 	all := make(map[dataplane.Family]dataplane.Report)
 	for f, p := range s.planes {
 		err := s.Node.Do(func() (err error) {
-			all[f], err = p.Sync(s.T.Context(), dataplane.SyncRequest{Now: s.now, Want: want, Distrust: distrust})
+			all[f], err = p.Sync(s.Context(), dataplane.SyncRequest{Now: s.now, Want: want, Distrust: distrust})
 			return err
 		})
 		if err != nil {
@@ -97,16 +97,16 @@ func (s *loopbackSite) reaches(want *dataplane.Snapshot, port uint16, server str
 	s.Helper()
 	for f, p := range s.planes {
 		to := netip.AddrPortFrom(f.Loopback(), port)
-		got := rig.Probe{From: s.Node, Proto: rig.TCP, To: to, Timeout: patience}.Send(s.T.Context())
+		got := rig.Probe{From: s.Node, Proto: rig.TCP, To: to, Timeout: patience}.Send(s.Context())
 		if server == "" && got.Outcome != rig.Refused || got.Server != server {
 			s.Errorf("%s is %s, want %q", to, got, server)
 		}
-		found, err := p.Audit(s.T.Context(), want)
+		found, err := p.Audit(s.Context(), want)
 		if err != nil || len(found) != 0 {
 			s.Errorf("audit %s: %v, %v", f, found, err)
 		}
 		flow := dataplane.Flow{Src: netip.AddrPortFrom(f.Loopback(), 40000), Dst: to, Protocol: dataplane.TCP}
-		e, err := p.Explain(s.T.Context(), flow)
+		e, err := p.Explain(s.Context(), flow)
 		if v := want.Decide(flow); err != nil || v.Action == dataplane.Forward && v.Agrees(e) != nil {
 			s.Errorf("explain %s: %v, %v", flow, v.Agrees(e), err)
 		}

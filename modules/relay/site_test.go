@@ -28,7 +28,7 @@ const patience = 20 * time.Second
 
 // site is a rig with a relay on its node.
 type site struct {
-	*testing.T
+	testing.TB
 	*rig.Rig
 	relay *Relay
 	log   *log
@@ -37,9 +37,9 @@ type site struct {
 	dialing sync.RWMutex
 }
 
-func newSite(t *testing.T, cfg Config) *site {
+func newSite(t testing.TB, cfg Config) *site {
 	t.Helper()
-	s := &site{T: t, Rig: rig.New(t, rig.Options{Endpoints: 3}), log: new(log)}
+	s := &site{TB: t, Rig: rig.New(t, rig.Options{Endpoints: 3}), log: new(log)}
 	cfg.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	if cfg.Dial == nil {
 		cfg.Dial = s.dial
@@ -66,7 +66,7 @@ func (s *site) listen(p dataplane.Protocol, to Route) *Listener {
 	s.Helper()
 	var l *Listener
 	err := s.Node.Do(func() (err error) {
-		l, err = s.relay.Listen(s.T.Context(), p, netip.AddrPortFrom(s.Node.Addr4, 0), to)
+		l, err = s.relay.Listen(s.Context(), p, netip.AddrPortFrom(s.Node.Addr4, 0), to)
 		return err
 	})
 	if err != nil {
@@ -95,13 +95,13 @@ func at(h *rig.Host) netip.AddrPort { return netip.AddrPortFrom(h.Addr4, 8080) }
 
 func (s *site) ask(l *Listener, p rig.Protocol) rig.Result {
 	s.Helper()
-	return rig.Probe{From: s.Client, Proto: p, To: l.Addr(), Timeout: patience}.Send(s.T.Context())
+	return rig.Probe{From: s.Client, Proto: p, To: l.Addr(), Timeout: patience}.Send(s.Context())
 }
 
 // connect opens a TCP connection from the client pod.
 func (s *site) connect(l *Listener) *net.TCPConn {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.T.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	conn, err := s.Client.Dial(ctx, rig.TCP, netip.AddrPort{}, l.Addr())
 	if err == nil {

@@ -41,7 +41,7 @@ func TestTCPGoesToEachInTurn(t *testing.T) {
 
 // onNode tells whether the node has the address.
 func (s *site) onNode(a netip.Addr) bool {
-	out, err := s.Node.Run(s.T.Context(), "ip", "-o", "addr")
+	out, err := s.Node.Run(s.Context(), "ip", "-o", "addr")
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // exchange opens a UDP socket of the client pod.
 func (s *site) exchange(l *Listener) *net.UDPConn {
 	s.Helper()
-	conn, err := s.Client.DialUDP(s.T.Context(), 0, l.Addr())
+	conn, err := s.Client.DialUDP(s.Context(), 0, l.Addr())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func (s *site) exchange(l *Listener) *net.UDPConn {
 
 func (s *site) send(conn *net.UDPConn) rig.Result {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.T.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	return rig.Ask(ctx, conn)
 }
