@@ -45,13 +45,17 @@ const (
 	// AffinityByPool: frontends that lead to one pool share its bindings: a
 	// client keeps its endpoint from one to the other.
 	AffinityByPool Capability = "affinity-by-pool"
+	// ForwardSCTP: flows of SCTP are forwarded. A mode that lacks it refuses them,
+	// and reports their ServicePorts in Report.Failed, with
+	// errors.ErrUnsupported.
+	ForwardSCTP Capability = "sctp"
 	// StableKernelState: equal snapshots give byte-equal kernel state.
 	StableKernelState Capability = "stable-kernel-state"
 )
 
 // Capabilities returns all of them, in the order in which they are shown.
 func Capabilities() []Capability {
-	return []Capability{KeepSource, KeepFlows, AffinityByPort, SourcePorts, StableKernelState}
+	return []Capability{KeepSource, KeepFlows, AffinityByPort, SourcePorts, ForwardSCTP, StableKernelState}
 }
 
 // Has tells whether the mode has a capability.

@@ -57,7 +57,11 @@ func (s source) Fragment() *program.Fragment {
 }
 
 // poolsInUse are the pools to which a frontend of the family forwards, by scope.
+// Nothing leads to those of a protocol that the relay does not carry.
 func poolsInUse(sp *dataplane.ServicePort, f dataplane.Family) []poolKey {
+	if !slices.Contains(relayed(), sp.Name.Protocol) {
+		return nil
+	}
 	var used [2]bool
 	for _, fe := range sp.Frontends {
 		for _, r := range fe.Routes {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -45,6 +46,9 @@ func (s *pass) observe(id program.ChainID, rules []netfilter.Rule) {
 // source opens the listeners that a ServicePort needs and does not have.
 func (s *pass) source(ctx context.Context, sp *dataplane.ServicePort) (program.Source, error) {
 	src := source{translator: s.translator, sp: sp}
+	if !slices.Contains(relayed(), sp.Name.Protocol) {
+		return src, fmt.Errorf("its flows are refused: the relay carries no %s: %w", sp.Name.Protocol, errors.ErrUnsupported)
+	}
 	var errs []error
 	for _, k := range poolsInUse(sp, s.family) {
 		l, err := s.listener(ctx, k, relay.RouteTo(sp, poolOf(sp, s.family, k.scope)))

@@ -43,7 +43,9 @@ func Mode(o Options) dataplane.Mode {
 	}
 	return dataplane.Mode{
 		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup,
-		Lacks: []dataplane.Capability{dataplane.KeepSource, dataplane.KeepFlows, dataplane.StableKernelState},
+		Lacks: []dataplane.Capability{
+			dataplane.KeepSource, dataplane.KeepFlows, dataplane.ForwardSCTP, dataplane.StableKernelState,
+		},
 	}
 }
 
