@@ -145,5 +145,9 @@ func (b *bed) explain(s Shot) (e dataplane.Explanation, err error) {
 // fail ends the test with the state that it failed with, as a scenario.
 func (b *bed) fail(format string, args ...any) {
 	b.t.Helper()
-	b.t.Fatalf("%s\nwith\n%s", fmt.Sprintf(format, args...), b.state)
+	story := fmt.Sprintf(format, args...)
+	if err := saveFailure(b.t.Name(), story, b.state); err != nil {
+		b.t.Errorf("%v", err)
+	}
+	b.t.Fatalf("%s\nwith\n%s", story, b.state)
 }

@@ -17,7 +17,8 @@
 //
 // [RunScenarios] plays hand-written scenarios: a txtar file of Services, and who
 // reaches whom. A failing law prints the Services that it failed with in that
-// form, so that it can become a scenario.
+// form, so that it can become a scenario, after how to repeat it (its seed); with
+// PORTWAY_TEST_FAILURES, a folder, it also writes them there, made small.
 //
 // Two variables of the environment fit both to a slow or older kernel:
 // PORTWAY_TEST_IPTABLES lists the iptables back ends to test with, and

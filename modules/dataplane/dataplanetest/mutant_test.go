@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +41,7 @@ const mutantState = `
 node detect=ClusterCIDR nodePorts=all
 web TCP 80->8080 ips=10.96.0.10,fd00:96::10 nodePort=30080 loadBalancers=198.51.100.10 endpoints=e1,remote sourceRanges=203.0.113.0/24
 far TCP 80->8080 ips=10.96.0.11,fd00:96::11 nodePort=30081 endpoints=remote external=Local
+host TCP 82->8080 ips=10.96.0.13,fd00:96::13 endpoints=node2
 dns UDP 53->8081 ips=10.96.0.53,fd00:96::53 endpoints=e1
 none TCP 81->8080 ips=10.96.0.12,fd00:96::12
 `
@@ -59,6 +63,7 @@ func TestLawsFindFaults(t *testing.T) {
 		"ignores source ranges": {checkAll, "the source is in none of the source ranges"},
 		"explains wrongly":      {checkAll, "the kernel's answer is drop"},
 		"writes always":         {checkAll, "second sync"},
+		"masquerades too much":  {checkBypassing, "the source is not kept"},
 		"audits blindly":        {tamperOnce, "the audit does not see"},
 		"repairs nothing":       {tamperOnce, "a distrusting sync writes 0"},
 		"leaves its chains":     {(*bed).checkCleanup, "after its cleanup"},
@@ -84,6 +89,12 @@ func checkAll(b *bed, s State) {
 	b.checkArrivals(b.shots())
 }
 
+// checkBypassing checks only the flows whose answers do not pass the node.
+func checkBypassing(b *bed, s State) {
+	b.mustSync(s)
+	b.checkArrivals(slices.DeleteFunc(b.shots(), func(s Shot) bool { return returns(b.want.Decide(s.Flow), s) }))
+}
+
 func tamperOnce(b *bed, s State) {
 	thief := b.newThief(1)
 	b.mustSync(s)
@@ -104,4 +115,26 @@ func failOnce(b *bed, s State) {
 	}
 	fails = false
 	checkAll(b, s)
+}
+
+// TestFailureIsSaved: what a law fails with can be played as a scenario.
+func TestFailureIsSaved(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv(failuresVariable, folder)
+	state, err := ParseState(mutantState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failureOf(t, func(r *recorder) { (&bed{t: r, state: state}).fail("two\nlines") })
+	text, err := os.ReadFile(filepath.Join(folder, "TestFailureIsSaved.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := ParseScenario(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(saved.Acts) != 1 || saved.Acts[0].State.String() != state.String() || saved.Story != "two\nlines" {
+		t.Errorf("saved is\n%s", text)
+	}
 }

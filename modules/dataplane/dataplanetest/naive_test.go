@@ -290,6 +290,10 @@ func (r *rules) addForward(nat *strings.Builder, chain, match string, sp *datapl
 		}
 	case dataplane.MasqueradeRemote:
 		r.markRemote(nat, chain, match)
+	case dataplane.MasqueradeNo:
+		if r.fault == "masquerades too much" {
+			fmt.Fprintf(nat, "-A %s %s %s\n", chain, match, mark)
+		}
 	}
 	left := 0
 	for _, e := range route.Pool.Endpoints {

@@ -10,6 +10,7 @@ import (
 
 // TB is what a rig needs of a test; a [testing.TB] and a rapid.T are both one.
 type TB interface {
+	Name() string
 	Helper()
 	Cleanup(func())
 	Context() context.Context
