@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -50,6 +49,5 @@ func execHere(command []string) error {
 	if err != nil {
 		return err
 	}
-	err = syscall.Exec(argv[0], argv, os.Environ())
-	return fmt.Errorf("%s: %w", argv[0], errors.Join(err))
+	return fmt.Errorf("%s: %w", argv[0], syscall.Exec(argv[0], argv, os.Environ()))
 }
