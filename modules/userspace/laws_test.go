@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +22,16 @@ import (
 	"github.com/portway/portway/modules/relay"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.Main(m)) }
+func TestMain(m *testing.M) {
+	if words := os.Getenv(childSite); words != "" {
+		if err := child(strings.Fields(words)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(rig.Main(m))
+}
 
 var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
 

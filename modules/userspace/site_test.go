@@ -123,8 +123,13 @@ func (s *site) snapshot(before *dataplane.Snapshot, sps ...*dataplane.ServicePor
 	return snapshot
 }
 
+// node is that of every rig.
 func (s *site) node(primary netip.Addr) *dataplane.Node {
-	all := []netip.Addr{s.Node.Addr4, s.Node.Addr6, rig.Alias4, rig.Alias6}
+	node4, node6, err := rig.Addrs("node")
+	if err != nil {
+		panic(err) // every rig has one
+	}
+	all := []netip.Addr{node4, node6, rig.Alias4, rig.Alias6}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return &dataplane.Node{Name: "node", PrimaryIPs: []netip.Addr{primary}, Addresses: all, Mark: 1 << 14}
 }
