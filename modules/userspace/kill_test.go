@@ -80,6 +80,7 @@ func (s *site) startChild() *exec.Cmd {
 // kill -9 with traffic on: connections break at once and do not hang, nobody is
 // let through to anything while no process runs, and the next one serves all,
 // the datagrams of a client that kept its socket too.
+// Proves S7.2.
 func TestKilledWithTraffic(t *testing.T) {
 	onSites(t, func(s *site) {
 		web, dns := netip.AddrPortFrom(s.vip(1), 80), netip.AddrPortFrom(s.vip(2), 80)
@@ -150,6 +151,7 @@ func (s *site) tell(conn *net.UDPConn) rig.Result {
 
 // Affinity binds a client for all frontends of a pool, as long as its timeout;
 // another timeout counts for bindings that come after it, and none ends them.
+// Proves S6.1, S6.2.
 func TestAffinity(t *testing.T) {
 	onSites(t, func(s *site) {
 		sticky := func(timeout time.Duration) *dataplane.ServicePort {
