@@ -16,18 +16,22 @@ import (
 // Host is the real Servers.
 type Host struct {
 	socket *socket
+	table  table
 	kind   uint16 // of messages to IPVS
 }
 
 var _ Servers = (*Host)(nil)
 
 // Close closes the socket.
-func (h *Host) Close() error { return h.socket.close() }
+func (h *Host) Close() error { return errors.Join(h.socket.close(), h.table.close()) }
 
-// List asks for the virtual servers, and then for the real servers of each: the
-// kernel has no question for all of them. It does not say when the table of
-// virtual servers changes while it is read, so what another program adds or
-// deletes meanwhile may hide one: it then shows in the next List.
+// List asks for the virtual servers by netlink and reads their real servers
+// from /proc/net/ip_vs, because netlink has a question for the real servers of
+// one virtual server only. (At 3,000 virtual servers it took 25 ms, and the
+// questions 650.) The questions are for those that are not in the file, which
+// another program may have changed meanwhile. The kernel does not say when its
+// table changes during an answer, so such a change may hide a virtual server: it
+// then shows in the next List.
 func (h *Host) List(ctx context.Context, f dataplane.Family) ([]VirtualServer, error) {
 	var list []VirtualServer
 	err := h.socket.dump(ctx, h.question(cmdGetService, nil), func() { list = list[:0] }, func(body []byte) {
@@ -40,8 +44,12 @@ func (h *Host) List(ctx context.Context, f dataplane.Family) ([]VirtualServer, e
 	}
 	SortServers(list)
 	list = slices.CompactFunc(list, func(a, b VirtualServer) bool { return a.Key == b.Key })
+	reals := h.table.reals(f)
 	for i := range list {
-		if err := h.reals(ctx, &list[i]); err != nil {
+		v := &list[i]
+		if known, ok := reals[v.Key]; ok {
+			v.Reals = sortReals(known)
+		} else if err := h.reals(ctx, v); err != nil {
 			return nil, err
 		}
 	}
@@ -78,8 +86,7 @@ func (h *Host) reals(ctx context.Context, v *VirtualServer) error {
 	if err != nil {
 		return fmt.Errorf("listing the real servers of %s: %w", v.Key, reason(err))
 	}
-	slices.SortFunc(v.Reals, func(a, b Real) int { return a.Addr.Compare(b.Addr) })
-	v.Reals = slices.CompactFunc(v.Reals, func(a, b Real) bool { return a.Addr == b.Addr })
+	v.Reals = sortReals(v.Reals)
 	return nil
 }
 

@@ -109,7 +109,11 @@ func TestAnotherWriter(t *testing.T) {
 				}
 			}
 			b.want(t, b.key(dataplane.TCP).String()+" -s wlc -p 300 -M 24",
-				"  "+b.real.String()+" -g -w 5 -x 20 -y 10", "  "+b.real2.String()+" -m -w 1")
+				"  "+b.real.String()+" -g -w 5", "  "+b.real2.String()+" -m -w 1")
+			got, ok, err := b.Get(t.Context(), b.key(dataplane.TCP))
+			if r, found := got.Find(b.real); err != nil || !ok || !found || r.String() != b.real.String()+" -g -w 5 -x 20 -y 10" {
+				t.Errorf("got %v, %v, %v: %v", got, ok, err, r)
+			}
 			// Set makes it ours.
 			b.apply(t, nil, kernel.Op{Verb: kernel.SetServer, Key: b.key(dataplane.TCP), Server: rr()},
 				kernel.Op{Verb: kernel.SetReal, Key: b.key(dataplane.TCP), Real: b.real, Weight: 2})

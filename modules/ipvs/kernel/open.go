@@ -24,7 +24,7 @@ func Open(ctx context.Context) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{socket: s, kind: kind}, nil
+	return &Host{socket: s, table: openTable(), kind: kind}, nil
 }
 
 // findFamily returns the number of IPVS among the families of generic netlink.

@@ -110,7 +110,7 @@ type Real struct {
 	Forward Forward
 	// Upper and Lower are the numbers of connections at which the kernel
 	// stops giving it new ones, and starts again; 0 is without limit. This
-	// package writes 0.
+	// package writes 0. Get reads them, List does not.
 	Upper, Lower uint32
 	// Active and Inactive count connections: of TCP those that are
 	// established, and those that open, close or wait in TIME_WAIT; of other
@@ -162,7 +162,7 @@ func (f Forward) String() string {
 func SortServers(list []VirtualServer) {
 	slices.SortFunc(list, func(a, b VirtualServer) int { return a.Key.Compare(b.Key) })
 	for i := range list {
-		slices.SortFunc(list[i].Reals, func(a, b Real) int { return a.Addr.Compare(b.Addr) })
+		list[i].Reals = sortReals(list[i].Reals)
 	}
 }
 

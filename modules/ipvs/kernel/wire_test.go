@@ -2,7 +2,9 @@ package kernel
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,5 +82,37 @@ func TestNetmask(t *testing.T) {
 				t.Errorf("%s /%d: got %d", f, length, got)
 			}
 		}
+	}
+}
+
+// TestTable reads what Linux 6.1 printed, with records of others and bad ones.
+func TestTable(t *testing.T) {
+	const text = `IP Virtual Server version 1.2.1 (size=4096)
+Prot LocalAddress:Port Scheduler Flags
+  -> RemoteAddress:Port Forward Weight ActiveConn InActConn
+TCP  0A600001:0050 rr  
+  -> 0A010015:1F90      Masq    1      0          2         
+  -> 0A010016:1F90      Route   70000  1          0         
+UDP  0A600001:0035 wlc ops persistent 300 FFFFFFFF
+TCP  0A600002:0050 rr  
+  -> 0A010015:1F90      Sidewards 1    0          0         
+TCP  0A600003:zz rr  
+  -> 0A010015:1F90      Masq    1      0          0         
+TCP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0050 rr 
+  -> [fd00:0001:0000:0000:0000:0000:0000:0007]:1F90      Masq    1      0          0         
+FWM  00000007 rr 
+  -> 0A010017:1F90      Masq    1      0          0         
+`
+	tcp, udp := sampleKey, Key{Protocol: dataplane.UDP, Addr: sampleKey.Addr, Port: 53}
+	first := Real{Addr: netip.MustParseAddrPort("10.1.0.21:8080"), Weight: 1, Inactive: 2}
+	second := Real{Addr: netip.MustParseAddrPort("10.1.0.22:8080"), Weight: 70000, Forward: Route, Active: 1}
+	want := map[Key][]Real{tcp: {first, second}, udp: nil}
+	if got := parseTable(strings.NewReader(text), dataplane.IPv4); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+	six := Key{Protocol: dataplane.TCP, Addr: netip.MustParseAddr("fd00::1"), Port: 80}
+	want = map[Key][]Real{six: {{Addr: netip.MustParseAddrPort("[fd00:1::7]:8080"), Weight: 1}}}
+	if got := parseTable(strings.NewReader(text), dataplane.IPv6); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
 	}
 }
