@@ -27,7 +27,7 @@ TWICE := modules/iptables modules/userspace
 
 # What of them: programs start slowly there, so each law has one generated case,
 # and the scenarios are those that meet most of a kernel.
-AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local|hairpin-bridge|source-ranges)$$
+AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent

@@ -26,6 +26,17 @@ func mostExplains(n int) int {
 	return n
 }
 
+// spread takes n of all, evenly.
+func spread[T any](all []T, n int) []T {
+	var some []T
+	for i, one := range all {
+		if i*n/len(all) != (i+1)*n/len(all) {
+			some = append(some, one)
+		}
+	}
+	return some
+}
+
 // OnBackends runs a test once for each iptables back end that the other programs
 // of a node may use, and that a mode must detect: "nft" and "legacy".
 func OnBackends(t *testing.T, test func(t *testing.T, backend string)) {

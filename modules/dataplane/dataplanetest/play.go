@@ -52,18 +52,19 @@ func (s stage) enter(state State) {
 func (s stage) perform(probes []Probe) []error {
 	var errs []error
 	var sent []Probe
-	for i, p := range probes {
+	for _, p := range probes {
 		if _, ok := s.planes[dataplane.FamilyOf(p.To.Addr())]; !ok {
 			continue
 		}
-		err := p.agrees(s.verdict(p))
-		if n := mostExplains(len(probes)); err == nil && i*n/len(probes) != (i+1)*n/len(probes) {
-			err = s.explains(p)
-		}
-		if err != nil {
+		if err := p.agrees(s.verdict(p)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p, err))
 		}
 		sent = append(sent, p)
+	}
+	for _, p := range spread(sent, mostExplains(len(sent))) {
+		if err := s.explains(p); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", p, err))
+		}
 	}
 	reached, wrong := make([]map[string]bool, len(sent)), make([]error, len(sent))
 	rig.Each(len(sent), func(i int) { reached[i], wrong[i] = s.send(sent[i]) })
