@@ -176,7 +176,7 @@ func TestExternalIPOfNode(t *testing.T) {
 		"pod "+other+":80 => 10.244.1.1:8080 masq=yes", "pod "+other+":22 => not ours", "node "+other+":22 => not ours")
 }
 
-// Proves S5.2.
+// Proves S5.2, S5.5.
 func TestNodePortAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		list     []string

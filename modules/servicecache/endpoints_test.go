@@ -265,3 +265,27 @@ func TestPortRenamed(t *testing.T) {
 		t.Errorf("changed %v of %d, want http removed and web added", changes, s.Len())
 	}
 }
+
+// What the control plane makes hints of decides nothing here by itself.
+// Proves S2.10.
+func TestHintsAloneDecide(t *testing.T) {
+	s := testService("s", func(s *corev1.Service) {
+		s.Annotations = map[string]string{"service.kubernetes.io/topology-mode": "Auto", "service.kubernetes.io/topology-aware-hints": "Auto"}
+		s.Spec.TrafficDistribution = new(corev1.ServiceTrafficDistributionPreferSameNode)
+	})
+	zoned := func(e discoveryv1.Endpoint, zone string) discoveryv1.Endpoint {
+		e.Zone, e.DeprecatedTopology = &zone, map[string]string{corev1.LabelTopologyZone: zone}
+		return e
+	}
+	slice := changed(testSlice("s", "1", zoned(ep(e1, "n1", "rs-"), "a"), zoned(ep(e2, "n2", "rs-"), "b")),
+		anyPort(discoveryv1.EndpointPort{Port: new(int32(8080)), AppProtocol: new("kubernetes.io/h2c")}))
+	expect(t, build(newCache(t, testConfig(), s, slice)), "pod 10.96.0.10:80 => 10.244.1.1:8080 10.244.2.2:8080 masq=no")
+}
+
+// Proves S2.3.
+func TestEndpointWithoutNodeIsNotLocal(t *testing.T) {
+	c := newCache(t, testConfig(), testService("s", internalLocal), testSlice("s", "1", ep(e1, "", "rs-"), ep("10.244.1.7", "n1", "rs-")))
+	expect(t, build(c), "pod 10.96.0.10:80 => 10.244.1.7:8080 masq=no")
+	set(t, c, testSlice("s", "1", ep(e1, "", "rs-")))
+	expect(t, build(c), "pod 10.96.0.10:80 => reject")
+}

@@ -65,3 +65,14 @@ func TestCleanupTriesEverything(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// NodePorts on loopback are there by default in the modes in which kube-proxy had
+// them; elsewhere nodePortAddresses has to name it.
+// Proves S5.5.
+func TestLoopbackByDefault(t *testing.T) {
+	for mode, want := range map[string]bool{"iptables": true, "userspace": true, "ipvs": false, "nftables": false} {
+		if loopbackByDefault(mode) != want {
+			t.Errorf("%s: %t, want %t", mode, !want, want)
+		}
+	}
+}

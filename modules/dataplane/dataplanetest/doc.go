@@ -15,6 +15,10 @@
 //  8. a process killed at any point leaves every flow as it was or as it is to
 //     be, and the next one gets things right.
 //
+// Some more laws are about what else is on a node: a firewall that forwards nothing
+// by default, other programs' bits of the packet mark, packets that connection
+// tracking calls invalid, source ports that many clients share.
+//
 // [RunScenarios] plays hand-written scenarios: a txtar file of Services, and who
 // reaches whom. A failing law prints the Services that it failed with in that
 // form, so that it can become a scenario, after how to repeat it (its seed); with

@@ -19,12 +19,13 @@ func RunLaws(t *testing.T, cfg Config) {
 	}
 	for law, test := range map[string]func(*testing.T, Config){
 		"capabilities": capabilities, "sourcePorts": sourcePorts, "masquerade": masquerade, "sctp": sctp,
+		"firewall": firewall, "marks": marks, "invalid": invalid,
 	} {
 		t.Run(law, func(t *testing.T) { test(t, cfg) })
 	}
 	name := t.Name()
 	for law, property := range map[string]func(*rapid.T, Config){
-		"walk": walk, "tamper": tamper, "faults": faults, "cleanup": cleanup,
+		"walk": walk, "orders": orders, "tamper": tamper, "faults": faults, "cleanup": cleanup,
 		"kill": func(t *rapid.T, cfg Config) { kill(t, cfg, name) },
 	} {
 		t.Run(law, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -44,6 +45,7 @@ far TCP 80->8080 ips=10.96.0.11,fd00:96::11 nodePort=30081 endpoints=remote exte
 host TCP 82->8080 ips=10.96.0.13,fd00:96::13 endpoints=node2
 dns UDP 53->8081 ips=10.96.0.53,fd00:96::53 endpoints=e1
 none TCP 81->8080 ips=10.96.0.12,fd00:96::12
+one TCP 83->8080 ips=10.96.0.14,fd00:96::14 endpoints=e1
 `
 
 // TestLawsFindFaults: a law that cannot fail is none.
@@ -56,19 +58,20 @@ func TestLawsFindFaults(t *testing.T) {
 		check func(*bed, State)
 		want  string
 	}{
-		"":                      {checkAll, ""},
-		"forgets to masquerade": {checkAll, "the source is not masqueraded"},
-		"forgets hairpins":      {checkAll, "e1 UDP -> 10.96.0.53:53"},
-		"rejects what to drop":  {checkAll, "should drop"},
-		"ignores source ranges": {checkAll, "the source is in none of the source ranges"},
-		"explains wrongly":      {checkAll, "the kernel's answer is drop"},
-		"writes always":         {checkAll, "second sync"},
-		"masquerades too much":  {checkBypassing, "the source is not kept"},
-		"audits blindly":        {tamperOnce, "the audit does not see"},
-		"repairs nothing":       {tamperOnce, "a distrusting sync writes 0"},
-		"leaves its chains":     {(*bed).checkCleanup, "after its cleanup"},
-		"takes all chains":      {(*bed).checkCleanup, "gone while the mode runs"},
-		"trusts failed writes":  {failOnce, "end where they should not"},
+		"":                         {checkAll, ""},
+		"forgets to masquerade":    {checkAll, "the source is not masqueraded"},
+		"forgets hairpins":         {checkAll, "e1 UDP -> 10.96.0.53:53"},
+		"rejects what to drop":     {checkAll, "should drop"},
+		"ignores source ranges":    {checkAll, "the source is in none of the source ranges"},
+		"explains wrongly":         {checkAll, "the kernel's answer is drop"},
+		"writes always":            {checkAll, "second sync"},
+		"masquerades too much":     {checkBypassing, "the source is not kept"},
+		"audits blindly":           {tamperOnce, "the audit does not see"},
+		"repairs nothing":          {tamperOnce, "a distrusting sync writes 0"},
+		"leaves its chains":        {(*bed).checkCleanup, "after its cleanup"},
+		"takes all chains":         {(*bed).checkCleanup, "gone while the mode runs"},
+		"trusts failed writes":     {failOnce, "end where they should not"},
+		"forwards invalid packets": {disturbOnce, "connection reset by peer"},
 	} {
 		t.Run(cmp.Or(fault, "none"), func(t *testing.T) {
 			t.Parallel()
@@ -99,6 +102,15 @@ func tamperOnce(b *bed, s State) {
 	thief := b.newThief(1)
 	b.mustSync(s)
 	b.checkRepaired(thief.take(0, dataplane.IPv4))
+}
+
+func disturbOnce(b *bed, s State) {
+	b.mustSync(s)
+	for _, to := range []string{"10.96.0.14:83", "[fd00:96::14]:83"} {
+		if err := b.survivesInvalid("c", netip.MustParseAddrPort(to)); err != nil {
+			b.fail("%v", err)
+		}
+	}
 }
 
 func failOnce(b *bed, s State) {

@@ -115,7 +115,7 @@ var jumpRules = [][2]string{
 	{"mangle", "PREROUTING -j T-PRE"},
 	{"mangle", "OUTPUT -j T-OUT"},
 	{"filter", "INPUT -m conntrack --ctstate NEW -j T-PRE"},
-	{"filter", "FORWARD -m conntrack --ctstate NEW -j T-PRE"},
+	{"filter", "FORWARD -j T-POST"},
 	{"filter", "OUTPUT -m conntrack --ctstate NEW -j T-OUT"},
 }
 
@@ -159,9 +159,7 @@ func (p *naive) cleanup(ctx context.Context) error {
 			}
 		}
 		if strings.Contains(saved, "T-PRE") {
-			for _, c := range []string{"T-PRE", "T-OUT", "T-POST"} {
-				fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", c)
-			}
+			b.WriteString("-F T-PRE\n-F T-OUT\n-F T-POST\n-X T-PRE\n-X T-OUT\n-X T-POST\n")
 		}
 		b.WriteString("COMMIT\n")
 	}
@@ -179,6 +177,7 @@ func (p *naive) render(want *dataplane.Snapshot) string {
 		}
 	}
 	r.addUnclaimed()
+	r.openForward()
 	fmt.Fprintf(&r.nat, "-A T-POST -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully\n")
 	if r.fault == "takes all chains" {
 		r.filter.WriteString("-F KUBE-FIREWALL\n")
@@ -349,6 +348,15 @@ func (r *rules) addUnclaimed() {
 			}
 		}
 	}
+}
+
+// openForward lets through what is masqueraded, and nothing that conntrack calls
+// invalid.
+func (r *rules) openForward() {
+	if r.fault != "forwards invalid packets" {
+		r.filterLast.WriteString("-A T-POST -m conntrack --ctstate INVALID -j DROP\n")
+	}
+	r.filterLast.WriteString("-A T-POST -m mark --mark 0x4000/0x4000 -j ACCEPT\n-A T-POST -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A T-POST -m conntrack --ctstate NEW -j T-PRE\n")
 }
 
 func (p *naive) restore(ctx context.Context, text string) error {

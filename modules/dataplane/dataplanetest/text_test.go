@@ -96,3 +96,38 @@ func TestScenarioErrorsNameTheirPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestWaysEndInTheLastState: and each step of a split change is one Service.
+func TestWaysEndInTheLastState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		first := States().Draw(t, "state")
+		states := []State{first, Successor(first).Draw(t, "next state")}
+		want := mustSnapshot(t, states[1], dataplane.Empty())
+		for name, way := range ways {
+			all := way(states)
+			if got := mustSnapshot(t, all[len(all)-1], dataplane.Empty()); !samePorts(got, want) {
+				t.Errorf("%s ends in another state", name)
+			}
+			for i := 1; name == "split" && i < len(all); i++ {
+				before, after := mustSnapshot(t, all[i-1], dataplane.Empty()), mustSnapshot(t, all[i], dataplane.Empty())
+				if n := differing(before, after); n > 1 {
+					t.Errorf("step %d changes %d Services", i, n)
+				}
+			}
+		}
+	})
+}
+
+func differing(a, b *dataplane.Snapshot) int {
+	names := make(map[dataplane.ServicePortName]bool)
+	for _, s := range []*dataplane.Snapshot{a, b} {
+		for sp := range s.ServicePorts() {
+			x, _ := a.ServicePort(sp.Name)
+			y, _ := b.ServicePort(sp.Name)
+			if !reflect.DeepEqual(x, y) {
+				names[dataplane.ServicePortName{Namespace: sp.Name.Namespace, Name: sp.Name.Name, Port: sp.Name.Port}] = true
+			}
+		}
+	}
+	return len(names)
+}
