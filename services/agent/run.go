@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/healthcheck"
@@ -94,6 +95,7 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { return s.run(running) })
 	}
 	g.Go(func() error { return a.forward(running) })
+	g.Go(func() error { return a.awaitConfig(running) })
 	err := g.Wait()
 	// Whoever asks for a Service's health must not take this node for one that
 	// keeps up.
@@ -103,6 +105,22 @@ func (a *agent) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// configPoll is how often the configuration file is looked at.
+const configPoll = 5 * time.Second
+
+// awaitConfig ends the agent when its configuration has changed, so that it is
+// started with the new one.
+func (a *agent) awaitConfig(ctx context.Context) error {
+	names := ModeNames(a.chooser.modes)
+	return a.opts.AwaitChange(ctx, config.Watch{
+		Every: configPoll,
+		Valid: func(c *v1alpha1.KubeProxyConfiguration) error { return config.Validate(c, names).ToAggregate() },
+		Refused: func(err error) {
+			a.log.Error("The changed configuration is not used", "err", err)
+		},
+	})
 }
 
 // unapplied returns since when a change has been waiting. Before the first

@@ -11,7 +11,7 @@ import (
 // TestKubeadmFile: a file as kubeadm writes it, with every field and few of
 // them set, is taken without an error or a warning.
 func TestKubeadmFile(t *testing.T) {
-	cfg, err := Load("testdata/kubeadm.yaml")
+	_, cfg, err := load("testdata/kubeadm.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

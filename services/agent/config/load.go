@@ -18,20 +18,21 @@ import (
 
 const kind = "KubeProxyConfiguration"
 
-// Load reads a configuration file and completes it with kube-proxy's defaults.
-func Load(path string) (*v1alpha1.KubeProxyConfiguration, error) {
+// load reads a configuration file.
+func load(path string) ([]byte, *v1alpha1.KubeProxyConfiguration, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
+		return nil, nil, fmt.Errorf("configuration file: %w", err)
 	}
 	cfg, err := Decode(data)
 	if err != nil {
-		return nil, fmt.Errorf("configuration file %s: %w", path, err)
+		return nil, nil, fmt.Errorf("configuration file %s: %w", path, err)
 	}
-	return cfg, nil
+	return data, cfg, nil
 }
 
-// Decode is Load for the contents of a file, YAML or JSON.
+// Decode reads a configuration, YAML or JSON, and completes it with kube-proxy's
+// defaults.
 func Decode(data []byte) (*v1alpha1.KubeProxyConfiguration, error) {
 	doc, err := onlyDocument(data)
 	if err != nil {

@@ -24,6 +24,7 @@ type Options struct {
 	// Warnings are sentences about what was said and means nothing.
 	Warnings []string
 
+	file                     []byte // contents of ConfigFile
 	hostname                 string
 	healthzPort, metricsPort int32
 }
@@ -54,10 +55,11 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // alone but for the logging flags and --hostname-override, as in kube-proxy.
 func (o *Options) Complete(fs *pflag.FlagSet) error {
 	if o.ConfigFile != "" {
-		cfg, err := Load(o.ConfigFile)
+		data, cfg, err := load(o.ConfigFile)
 		if err != nil {
 			return err
 		}
+		o.file = data
 		if err := copyLogging(fs, &cfg.Logging); err != nil {
 			return err
 		}

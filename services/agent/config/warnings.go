@@ -19,7 +19,9 @@ func unheards() []unheard {
 	return []unheard{
 		{"featureGates", []string{"feature-gates"}, func(c *v1alpha1.KubeProxyConfiguration) bool { return len(c.FeatureGates) > 0 }, "Portway has no feature gates"},
 		{"showHiddenMetricsForVersion", []string{"show-hidden-metrics-for-version"}, func(c *v1alpha1.KubeProxyConfiguration) bool { return c.ShowHiddenMetricsForVersion != "" }, "Portway hides no metrics"},
-		{"configSyncPeriod", []string{"config-sync-period"}, never, "the watch of the API server misses nothing that a second look would find"},
+		{"configSyncPeriod", []string{"config-sync-period"}, func(c *v1alpha1.KubeProxyConfiguration) bool {
+			return c.ConfigSyncPeriod != Default().ConfigSyncPeriod
+		}, "the watch of the API server misses nothing that a second look would find"},
 		{"portRange", nil, func(c *v1alpha1.KubeProxyConfiguration) bool { return c.PortRange != "" }, "kube-proxy does not use it either"},
 		{"winkernel", nil, func(c *v1alpha1.KubeProxyConfiguration) bool {
 			return c.Winkernel != (v1alpha1.KubeProxyWinkernelConfiguration{})
