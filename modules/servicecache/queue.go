@@ -51,7 +51,8 @@ type inbox[O, M any] struct {
 	set     func(*Cache, M)
 	remove  func(*Cache, O)
 	replace func(*Cache, []M)
-	listed  func()  // after each list, by the Cache's goroutine
+	listed  func()    // after each list, by the Cache's goroutine
+	came    func(int) // how many objects the API sent
 	trim    func(O) // drops what read does not look at; may be nil
 }
 
@@ -60,6 +61,7 @@ var _ cache.TransformingStore = (*inbox[any, any])(nil)
 func (b *inbox[O, M]) Add(o any) error {
 	m := b.read(o.(O)) // the Reflector checks the type
 	b.queue.put(func(c *Cache) { b.set(c, m) })
+	b.came(1)
 	return nil
 }
 
@@ -67,6 +69,7 @@ func (b *inbox[O, M]) Update(o any) error { return b.Add(o) }
 
 func (b *inbox[O, M]) Delete(o any) error {
 	b.queue.put(func(c *Cache) { b.remove(c, o.(O)) })
+	b.came(1)
 	return nil
 }
 
@@ -81,6 +84,7 @@ func (b *inbox[O, M]) Replace(list []any, _ string) error {
 		b.replace(c, ms)
 		b.listed()
 	})
+	b.came(len(list))
 	return nil
 }
 

@@ -20,6 +20,9 @@ type Listener struct {
 	// Report gets each problem once, when it comes up; may be nil. The Source
 	// has logged it.
 	Report func(Problem)
+	// Came is told how many objects of a kind, Services or EndpointSlices, the
+	// API sent, changed or deleted; may be nil. Called by other goroutines, too.
+	Came func(kind string, objects int)
 	// Node gets the state of the Node object when it changes, the first time
 	// when the Nodes were listed; may be nil.
 	Node func(NodeStatus)
@@ -41,10 +44,16 @@ type Source struct {
 	node    *NodeStatus
 }
 
+// The kinds of objects that [Listener.Came] counts.
+const (
+	Services       = "Services"
+	EndpointSlices = "EndpointSlices"
+)
+
 // What must come before the first snapshot.
 const (
-	servicesPart = "Services"
-	slicesPart   = "EndpointSlices"
+	servicesPart = Services
+	slicesPart   = EndpointSlices
 	nodePart     = "Node"
 	cidrsPart    = "ServiceCIDRs"
 	localPart    = "local addresses"

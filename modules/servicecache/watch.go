@@ -64,6 +64,11 @@ func listWatch[L runtime.Object](client typed[L], of selection) *cache.ListWatch
 func follow[O runtime.Object, M any](ctx context.Context, s *Source, part string, lw *cache.ListWatch, in *inbox[O, M]) {
 	in.queue = s.queue
 	in.listed = func() { s.arrived(part) }
+	in.came = func(objects int) {
+		if s.listener.Came != nil && (part == Services || part == EndpointSlices) {
+			s.listener.Came(part, objects)
+		}
+	}
 	source := cache.ToListWatcherWithWatchListSemantics(lw, s.client)
 	var kind O
 	options := cache.ReflectorOptions{Name: "servicecache", Backoff: s.backoff}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,6 +95,28 @@ func (t *teller) synced(res dataplane.SyncResult) {
 			delete(t.failing, k)
 		}
 	}
+}
+
+// maxNamed is how many objects one Event names.
+const maxNamed = 5
+
+// repaired tells that somebody else changes what is ours. The recorder counts
+// those that follow instead of repeating them.
+func (t *teller) repaired(res dataplane.SyncResult) {
+	all := res.Report.Repaired
+	if len(all) == 0 {
+		return
+	}
+	names := make([]string, 0, maxNamed)
+	for _, d := range all[:min(len(all), maxNamed)] {
+		names = append(names, d.Object)
+	}
+	more := ""
+	if n := len(all) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	t.recorder.Eventf(t.node, nil, corev1.EventTypeWarning, "ServiceRulesRepaired", "SyncService",
+		"%s: somebody else had changed %s%s", res.Plane.Name, strings.Join(names, "; "), more)
 }
 
 func service(n dataplane.ServiceName) *corev1.ObjectReference {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -67,10 +68,22 @@ func TestEventsSayWhatAndWhy(t *testing.T) {
 		Object: servicecache.ObjectRef{Kind: "Service", Name: "web"}, Reason: servicecache.InvalidRange, Field: "spec.loadBalancerSourceRanges", Message: "x is no CIDR",
 	})
 	teller.problem(servicecache.Problem{Message: "of no object"})
+	chains := func(n int) dataplane.SyncResult {
+		res := dataplane.SyncResult{Plane: dataplane.NamedPlane{Name: "iptables IPv4"}}
+		for i := range n {
+			res.Report.Repaired = append(res.Report.Repaired, dataplane.Difference{Object: fmt.Sprintf("nat chain %d", i)})
+		}
+		return res
+	}
+	teller.repaired(chains(0))
+	teller.repaired(chains(2))
+	teller.repaired(chains(7))
 	want := []string{
 		"Warning FailedToStartServiceHealthcheck healthCheckNodePort at 10.0.0.1:31000: address already in use",
 		"Warning ProxyModeFallback The proxy mode ipvs cannot run on this node, iptables is used instead: no ip_vs",
 		"Warning InvalidSourceRange spec.loadBalancerSourceRanges: x is no CIDR",
+		"Warning ServiceRulesRepaired iptables IPv4: somebody else had changed nat chain 0; nat chain 1",
+		"Warning ServiceRulesRepaired iptables IPv4: somebody else had changed nat chain 0; nat chain 1; nat chain 2; nat chain 3; nat chain 4 and 2 more",
 	}
 	have := said(recorder)
 	if len(have) != len(want) {

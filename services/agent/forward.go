@@ -167,6 +167,7 @@ func loopbackName(f dataplane.Family) string { return "loopback " + f.String() }
 // clients are on this node, neither health nor kube-proxy's metrics know.
 func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *leftovers) {
 	a.teller.synced(res)
+	a.teller.repaired(res)
 	if res.Plane.Name == loopbackName(res.Plane.Family) {
 		return
 	}
@@ -191,6 +192,7 @@ func (a *agent) newSource(r *dataplane.Reconciler, c choice) (*servicecache.Sour
 			r.Publish(s)
 		},
 		Report: a.teller.problem,
+		Came:   a.metrics.Came,
 		Node:   func(n servicecache.NodeStatus) { a.health.SetNode(nodeState(n)) },
 	}, a.log)
 }

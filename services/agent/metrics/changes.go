@@ -8,9 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/servicecache"
 )
 
-// changes are the metrics about what was asked for. They are counted in Service
+// changes are the metrics about what was asked for: objects as the API sends
+// them, as kube-proxy counts them, and of what is not in force yet the Service
 // ports, from one published snapshot to the next.
 type changes struct {
 	services, endpoints               prometheus.Counter
@@ -25,13 +27,23 @@ type changes struct {
 
 func newChanges(f factory) changes {
 	return changes{
-		services:         f.counter("sync_proxy_rules_service_changes_total", "Service ports that changed in other than their endpoints.").WithLabelValues(),
-		endpoints:        f.counter("sync_proxy_rules_endpoint_changes_total", "Service ports whose endpoints changed.").WithLabelValues(),
-		pendingServices:  f.gauge("sync_proxy_rules_service_changes_pending", "Changes of Service ports that are not in force yet.").WithLabelValues(),
-		pendingEndpoints: f.gauge("sync_proxy_rules_endpoint_changes_pending", "Changes of endpoints that are not in force yet.").WithLabelValues(),
+		services:         f.counter("sync_proxy_rules_service_changes_total", "Services that the API sent, changed or deleted.").WithLabelValues(),
+		endpoints:        f.counter("sync_proxy_rules_endpoint_changes_total", "EndpointSlices that the API sent, changed or deleted.").WithLabelValues(),
+		pendingServices:  f.gauge("sync_proxy_rules_service_changes_pending", "Service ports that changed in other than their endpoints, which is not in force yet.").WithLabelValues(),
+		pendingEndpoints: f.gauge("sync_proxy_rules_endpoint_changes_pending", "Service ports whose endpoints changed, which is not in force yet.").WithLabelValues(),
 		lastQueued:       f.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a Sync was last asked for.", family),
 		noLocal:          f.gauge("sync_proxy_rules_no_local_endpoints_total", "Service ports with a Local traffic policy that have endpoints, but none on this node.", "traffic_policy", family),
 		waiting:          make(map[string]bool),
+	}
+}
+
+// Came counts objects that the API sent.
+func (m *changes) Came(kind string, objects int) {
+	switch kind {
+	case servicecache.Services:
+		m.services.Add(float64(objects))
+	case servicecache.EndpointSlices:
+		m.endpoints.Add(float64(objects))
 	}
 }
 
@@ -44,11 +56,10 @@ func (m *changes) Published(s *dataplane.Snapshot) {
 		m.waiting[f.String()] = true
 	}
 	for c := range s.ChangesSince(m.last) {
-		total, pending := m.services, m.pendingServices
+		pending := m.pendingServices
 		if endpointsDiffer(c) {
-			total, pending = m.endpoints, m.pendingEndpoints
+			pending = m.pendingEndpoints
 		}
-		total.Inc()
 		pending.Inc()
 		m.countLocal(c.Old, -1)
 		m.countLocal(c.New, 1)

@@ -3,6 +3,7 @@ package metrics
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,7 +55,7 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 		cleaning:        f.duration("conntrack_reconciler_sync_duration_seconds", "Duration of a search for stale UDP flows."),
 		cleaned:         f.counter("conntrack_reconciler_deleted_entries_total", "Stale UDP flows that were deleted.", family),
 		writes:          own.counter("sync_writes_total", "Changes written to the kernel, in units of the mode.", family),
-		repaired:        own.counter("repaired_differences_total", "Differences that somebody else had made in the kernel and that were mended.", family),
+		repaired:        own.counter("repaired_differences_total", "Differences that somebody else had made in the kernel and that were mended, by the kind of object.", "object", family),
 		failedPorts:     own.gauge("failed_service_ports", "Service ports that cannot be programmed at present.", family),
 		mode:            own.gauge("mode", "1 for the proxy mode in use.", "mode"),
 		fallback:        own.gauge("mode_fallback", "1 if another mode than the one that was asked for is in use.", "wanted", "mode"),
@@ -91,7 +92,7 @@ func (m *Metrics) Serving(families []dataplane.Family) {
 	defer m.mu.Unlock()
 	m.families = families
 	for _, f := range families {
-		for _, c := range []*prometheus.CounterVec{m.writes, m.repaired, m.restoreFailures, m.partialFailures, m.cleaned} {
+		for _, c := range []*prometheus.CounterVec{m.writes, m.restoreFailures, m.partialFailures, m.cleaned} {
 			c.WithLabelValues(f.String())
 		}
 		m.failedPorts.WithLabelValues(f.String())
@@ -110,7 +111,9 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 	m.sync.WithLabelValues(f).Observe(res.Duration.Seconds())
 	kind.WithLabelValues(f).Observe(res.Duration.Seconds())
 	m.writes.WithLabelValues(f).Add(float64(res.Report.Writes))
-	m.repaired.WithLabelValues(f).Add(float64(len(res.Report.Repaired)))
+	for _, d := range res.Report.Repaired {
+		m.repaired.WithLabelValues(kindOf(d.Object), f).Inc()
+	}
 	if res.Err != nil {
 		m.restoreFailures.WithLabelValues(f).Inc()
 		return
@@ -130,6 +133,17 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 		// The control plane's clock may be ahead of ours.
 		m.programming.WithLabelValues(f).Observe(max(0, end.Sub(t).Seconds()))
 	}
+}
+
+// kindOf returns what kind of object something is, without its name: "nat
+// chain", "ipset", "virtual server". Names would make a metric without bound.
+func kindOf(object string) string {
+	words := strings.Fields(object)
+	n := 0
+	for n < len(words) && n < 2 && strings.Trim(words[n], "abcdefghijklmnopqrstuvwxyz") == "" {
+		n++
+	}
+	return strings.Join(words[:n], " ")
 }
 
 // Cleaned counts a search for stale flows.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/portway/portway/modules/conntrack"
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/servicecache"
 )
 
 func idle() (time.Time, bool) { return time.Time{}, false }
@@ -130,21 +131,25 @@ func TestChanges(t *testing.T) {
 			}
 		}
 	}
+	m.Came(servicecache.Services, 2)
+	m.Came(servicecache.EndpointSlices, 3)
+	m.Came("Nodes", 1)
+	expect(2, 3, 0, 0)
 	first := snapshot(t, nil, port("a", "10.0.0.1:80"), port("b", "10.0.0.3:80"))
 	m.Published(first)
-	expect(2, 0, 2, 0)
+	expect(2, 3, 2, 0)
 	second := snapshot(t, first, port("a", "10.0.0.2:80"))
 	m.Published(second)
-	expect(2, 1, 2, 1)
+	expect(2, 3, 2, 1)
 
 	done := func(f dataplane.Family, s *dataplane.Snapshot) {
 		m.Synced(dataplane.SyncResult{Plane: dataplane.NamedPlane{Family: f}, Want: s, Start: time.Now()})
 	}
 	done(dataplane.IPv4, first) // not the newest
 	done(dataplane.IPv4, second)
-	expect(2, 1, 2, 1)
+	expect(2, 3, 2, 1)
 	done(dataplane.IPv6, second)
-	expect(2, 1, 0, 0)
+	expect(2, 3, 0, 0)
 }
 
 func TestNoLocalEndpointsIsCountedUpAndDown(t *testing.T) {

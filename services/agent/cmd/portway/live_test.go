@@ -213,6 +213,10 @@ func TestNatFlushed(t *testing.T) {
 	s.eventually("the repair is told", func() (bool, string) {
 		return strings.Contains(p.log.String(), "Repaired what somebody else changed"), p.log.String()
 	})
+	s.eventuallyTold("ServiceRulesRepaired", "Node")
+	if n := s.metric(`portway_repaired_differences_total{ip_family="IPv4",object="nat chain"}`); n == "0" || n == "absent" {
+		t.Errorf("portway_repaired_differences_total is %s", n)
+	}
 }
 
 // TestUserspace: another mode fills the same contract.
