@@ -60,10 +60,22 @@ type Report struct {
 	// Objects counts what the plane holds in the kernel, by the mode's own
 	// kinds: for rules of iptables, by table. Nil if there is nothing to count.
 	Objects map[string]ObjectCount
+	// Packets counts packets since their rule or socket was made, by what they
+	// were, such as [InvalidDropped]. A plane tells them when it compares with
+	// the kernel, and may leave out what it cannot read.
+	Packets map[string]uint64
 	// Again is when the plane wants the next Sync at the latest, because
 	// something drains; zero if it has no such wish.
 	Again time.Time
 }
+
+// Kinds of packets that a Report counts.
+const (
+	// InvalidDropped are packets that conntrack called INVALID.
+	InvalidDropped = "invalid-dropped"
+	// LoopbackAccepted are the first packets of flows to NodePorts on loopback.
+	LoopbackAccepted = "loopback-accepted"
+)
 
 // ObjectCount counts kernel objects of one kind.
 type ObjectCount struct {

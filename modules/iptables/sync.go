@@ -35,6 +35,9 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 	wish.Source = p.translator.source
 	report, err := p.program.Sync(ctx, wish)
 	report.Warnings = warnings
+	if err == nil && report.Full {
+		report.Packets = p.packets(ctx)
+	}
 	return report, err
 }
 

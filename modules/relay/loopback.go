@@ -63,6 +63,7 @@ func (p *Loopback) Sync(ctx context.Context, req dataplane.SyncRequest) (datapla
 		}
 	}
 	p.last = req.Want
+	r.Packets = map[string]uint64{dataplane.LoopbackAccepted: p.relay.accepted.Load()}
 	p.tell(&r, req.Now)
 	return r, nil
 }

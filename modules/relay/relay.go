@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -42,6 +43,8 @@ type Relay struct {
 	cfg      Config
 	sessions *sessions
 	buffers  sync.Pool
+
+	accepted atomic.Uint64 // TCP connections
 
 	mu   sync.Mutex
 	open map[place]bool

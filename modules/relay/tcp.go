@@ -40,6 +40,7 @@ func (l *Listener) accept(socket *net.TCPListener) {
 		switch {
 		case err == nil:
 			rest = 0
+			l.relay.accepted.Add(1)
 			go l.serve(conn)
 		case errors.Is(err, net.ErrClosed):
 			return

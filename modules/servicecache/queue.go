@@ -53,7 +53,7 @@ type inbox[O, M any] struct {
 	replace func(*Cache, []M)
 	listed  func()    // after each list, by the Cache's goroutine
 	came    func(int) // how many objects the API sent
-	trim    func(O) // drops what read does not look at; may be nil
+	trim    func(O)   // drops what read does not look at; may be nil
 }
 
 var _ cache.TransformingStore = (*inbox[any, any])(nil)

@@ -168,6 +168,7 @@ func loopbackName(f dataplane.Family) string { return "loopback " + f.String() }
 func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *leftovers) {
 	a.teller.synced(res)
 	a.teller.repaired(res)
+	a.metrics.Packets(res)
 	if res.Plane.Name == loopbackName(res.Plane.Family) {
 		return
 	}

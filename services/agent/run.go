@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +83,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	a.metrics = metrics.New(Version(), a.unapplied)
 	a.metrics.WatchClient()
 	a.health = healthcheck.NewProxy(healthcheck.Config{
-		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unappliedIn, Answered: a.metrics.Answered,
+		SyncPeriod: sync, Families: dataplane.Families(), Unapplied: a.unappliedIn, Answered: a.answered,
 	})
 	a.services = healthcheck.NewServers(a.health.Live, a.teller.cannotListen)
 	return nil
@@ -105,6 +106,12 @@ func (a *agent) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// answered counts an answer of /healthz or /livez on the health port.
+func (a *agent) answered(path string, code int) {
+	a.metrics.Answered(path, code)
+	metrics.ObserveHealth(context.Background(), "proxy", path, code == http.StatusOK)
 }
 
 // configPoll is how often the configuration file is looked at.

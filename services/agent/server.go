@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/portway/portway/services/agent/metrics"
 )
 
 // listenRetry is how long a server waits before it tries its port again.
@@ -77,10 +79,14 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 
 // statusHandler is what kube-proxy serves beside its metrics. The mode is
 // nil before it is chosen.
-func statusHandler(metrics http.Handler, mode *atomic.Pointer[choice], cfg *v1alpha1.KubeProxyConfiguration) http.Handler {
+func statusHandler(all http.Handler, mode *atomic.Pointer[choice], cfg *v1alpha1.KubeProxyConfiguration) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", metrics)
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok") })
+	mux.Handle("/metrics", all)
+	metrics.InstallSLIs(mux)
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		metrics.ObserveHealth(r.Context(), "ping", r.URL.Path, true)
+		writeText(w, "ok")
+	})
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		c := mode.Load()
 		if c == nil {

@@ -26,6 +26,8 @@ type Metrics struct {
 	restoreFailures, partialFailures         *prometheus.CounterVec
 
 	changes
+	packets packets
+	leftOut map[string]int // Service ports, by plane; under changes.mu
 
 	healthz, livez *prometheus.CounterVec
 	cleaning       *prometheus.HistogramVec
@@ -40,16 +42,18 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 	f, own := factory{r, "kubeproxy"}, factory{r, "portway"}
 	m := &Metrics{
 		registry:        r,
+		leftOut:         make(map[string]int),
 		sync:            f.duration("sync_proxy_rules_duration_seconds", "Duration of a Sync."),
 		fullSync:        f.duration("sync_full_proxy_rules_duration_seconds", "Duration of a Sync that compared with the kernel."),
 		partialSync:     f.duration("sync_partial_proxy_rules_duration_seconds", "Duration of a Sync that applied changes only."),
 		programming:     f.histogram("network_programming_duration_seconds", "Time from a change of endpoints to its being in force.", programmingBuckets()),
 		lastSync:        f.gauge("sync_proxy_rules_last_timestamp_seconds", "When a Sync last succeeded.", family),
-		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed, whatever the mode.", family),
-		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs that had to leave a Service port out, whatever the mode.", family),
+		restoreFailures: f.counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of which the kernel refused a part or all, whatever the mode.", family),
+		partialFailures: f.counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Of those, the Syncs that applied changes only; the next one compares with the kernel.", family),
 		rules:           f.gauge("sync_proxy_rules_iptables_total", "Rules in chains of ours.", "table", family),
 		rulesWritten:    f.gauge("sync_proxy_rules_iptables_last", "Rules that the last Sync wrote.", "table", family),
 		changes:         newChanges(f),
+		packets:         newPackets(f),
 		healthz:         f.counter("proxy_healthz_total", "Answers of /healthz.", "code"),
 		livez:           f.counter("proxy_livez_total", "Answers of /livez.", "code"),
 		cleaning:        f.duration("conntrack_reconciler_sync_duration_seconds", "Duration of a search for stale UDP flows."),
@@ -114,16 +118,18 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 	for _, d := range res.Report.Repaired {
 		m.repaired.WithLabelValues(kindOf(d.Object), f).Inc()
 	}
-	if res.Err != nil {
+	if m.refused(res) {
 		m.restoreFailures.WithLabelValues(f).Inc()
+		if !res.Report.Full {
+			m.partialFailures.WithLabelValues(f).Inc()
+		}
+	}
+	if res.Err != nil {
 		return
 	}
 	end := res.Start.Add(res.Duration)
 	m.lastSync.WithLabelValues(f).Set(seconds(end))
 	m.failedPorts.WithLabelValues(f).Set(float64(len(res.Report.Failed)))
-	if len(res.Report.Failed) > 0 {
-		m.partialFailures.WithLabelValues(f).Inc()
-	}
 	for table, n := range res.Report.Objects {
 		m.rules.WithLabelValues(table, f).Set(float64(n.Held))
 		m.rulesWritten.WithLabelValues(table, f).Set(float64(n.Written))
@@ -133,6 +139,19 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 		// The control plane's clock may be ahead of ours.
 		m.programming.WithLabelValues(f).Observe(max(0, end.Sub(t).Seconds()))
 	}
+}
+
+// refused tells whether the kernel refused something in a Sync. A Service port
+// that is left out stays in each report; it was refused when it came to it.
+func (m *Metrics) refused(res dataplane.SyncResult) bool {
+	if res.Err != nil {
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.leftOut[res.Plane.Name]
+	m.leftOut[res.Plane.Name] = len(res.Report.Failed)
+	return len(res.Report.Failed) > before
 }
 
 // kindOf returns what kind of object something is, without its name: "nat
@@ -145,6 +164,9 @@ func kindOf(object string) string {
 	}
 	return strings.Join(words[:n], " ")
 }
+
+// Packets adds what a Sync has read of the kernel's counters.
+func (m *Metrics) Packets(res dataplane.SyncResult) { m.packets.add(res) }
 
 // Cleaned counts a search for stale flows.
 func (m *Metrics) Cleaned(p conntrack.Pass) {

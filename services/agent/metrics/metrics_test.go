@@ -53,19 +53,65 @@ func TestNames(t *testing.T) {
 		sync_proxy_rules_iptables_total sync_proxy_rules_iptables_last
 		sync_proxy_rules_iptables_restore_failures_total sync_proxy_rules_iptables_partial_restore_failures_total
 		network_programming_duration_seconds proxy_healthz_total proxy_livez_total
-		conntrack_reconciler_sync_duration_seconds conntrack_reconciler_deleted_entries_total`) {
+		conntrack_reconciler_sync_duration_seconds conntrack_reconciler_deleted_entries_total
+		iptables_ct_state_invalid_dropped_packets_total iptables_localhost_nodeports_accepted_packets_total`) {
 		if !slices.Contains(have, "kubeproxy_"+name) {
 			t.Errorf("kubeproxy_%s is missing", name)
 		}
 	}
-	if v := testutil.ToFloat64(m.restoreFailures.WithLabelValues("IPv4")); v != 1 {
-		t.Errorf("%v failed restores, want 1", v)
+	// The first Sync left a port out, which the second one repeats; the third one
+	// failed, and was a partial one.
+	if v := testutil.ToFloat64(m.restoreFailures.WithLabelValues("IPv4")); v != 2 {
+		t.Errorf("%v failed restores, want 2", v)
+	}
+	if v := testutil.ToFloat64(m.partialFailures.WithLabelValues("IPv4")); v != 1 {
+		t.Errorf("%v failed partial restores, want 1", v)
 	}
 	if v := testutil.ToFloat64(m.rules.WithLabelValues("nat", "IPv4")); v != 12 {
 		t.Errorf("%v rules in nat, want 12", v)
 	}
 	if v := testutil.ToFloat64(m.cleaned.WithLabelValues("IPv4")); v != 3 {
 		t.Errorf("%v deleted flows, want 3", v)
+	}
+}
+
+// TestPackets: the kernel's counters start anew when a rule is written, ours go
+// on; each plane has its own.
+func TestPackets(t *testing.T) {
+	m := New("v0", idle)
+	for _, step := range []struct {
+		plane string
+		kind  string
+		have  uint64
+		total float64
+	}{
+		{"a", dataplane.InvalidDropped, 5, 5},
+		{"a", dataplane.InvalidDropped, 7, 7},
+		{"b", dataplane.InvalidDropped, 1, 8},
+		{"a", dataplane.InvalidDropped, 2, 10},
+		{"a", dataplane.LoopbackAccepted, 9, 10},
+		{"a", "of another mode", 9, 10},
+	} {
+		m.Packets(dataplane.SyncResult{
+			Plane: dataplane.NamedPlane{Name: step.plane}, Report: dataplane.Report{Packets: map[string]uint64{step.kind: step.have}},
+		})
+		if v := testutil.ToFloat64(m.packets.totals[dataplane.InvalidDropped]); v != step.total {
+			t.Errorf("%+v: %v packets", step, v)
+		}
+	}
+	if v := testutil.ToFloat64(m.packets.totals[dataplane.LoopbackAccepted]); v != 9 {
+		t.Errorf("%v flows on loopback, want 9", v)
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for object, want := range map[string]string{
+		"nat chain KUBE-SVC-X, our jumps in front": "nat chain", "ipset KUBE-IPT-REJECT": "ipset",
+		"virtual server tcp 10.0.0.1:80": "virtual server", "service port": "service port", "": "",
+	} {
+		if have := kindOf(object); have != want {
+			t.Errorf("%q is of kind %q, want %q", object, have, want)
+		}
 	}
 }
 

@@ -149,7 +149,7 @@ func TestNodeChanges(t *testing.T) {
 	svc.Spec.Type, svc.Spec.Ports[0].NodePort = corev1.ServiceTypeLoadBalancer, 30080
 	svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31080
 	s.set(thisNode(), svc, endpoints(e1))
-	s.start("--detect-local-mode=NodeCIDR", "--iptables-min-sync-period=10ms")
+	s.start("--detect-local-mode=NodeCIDR", "--iptables-min-sync-period=10ms", "--iptables-sync-period=1s")
 	s.eventuallyReaches(e1)
 
 	// On loopback too.
@@ -161,6 +161,12 @@ func TestNodeChanges(t *testing.T) {
 	if code, body := s.get(local + "/explain?dst=" + here.String()); code != 200 || !strings.Contains(body, `"agree": true`) || strings.Count(body, `"plane"`) != 1 {
 		t.Errorf("/explain on loopback: %d %s", code, body)
 	}
+
+	// It is counted when the plane looks at its sockets the next time.
+	s.eventually("the flow on loopback is counted", func() (bool, string) {
+		n := s.metric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total")
+		return n != "0" && n != "absent", n
+	})
 
 	// Another podCIDR: the client is no pod any more, and is masqueraded.
 	if r := s.ask(); r.Source.Addr() != c.Addr4 {
