@@ -35,6 +35,7 @@ func layout(f dataplane.Family) *program.Layout {
 			filterFirewall(): program.AddrBuckets(chainFirewall, f),
 		},
 		GivesMeaning: func(name string) bool { return name == setClusterIP.name(f) || name == setNodeIP.name(f) },
+		TakeOver:     func(name string) bool { return name == setNodeIP.name(f) },
 		OwnsChain:    ownsChain,
 		OwnsSet:      func(name string) bool { return ownsSet(f, name) },
 		Alive:        natServices(),

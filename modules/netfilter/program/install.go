@@ -158,7 +158,7 @@ func (s *pass) commit(ctx context.Context) (err error) {
 		}
 	}()
 	plan := makePlan(s.model, s.have, s.reading, s.digest)
-	before, after := plan.sets.Around(s.Layout.GivesMeaning)
+	before, after := plan.sets.Around(s.Layout.givesMeaning(plan.sets))
 	if err := s.Kernel.ChangeSets(ctx, before); err != nil {
 		return err
 	}

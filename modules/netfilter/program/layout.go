@@ -40,6 +40,12 @@ type Layout struct {
 	// GivesMeaning tells of which sets the entries make more of an address than
 	// its frontends do; see [netfilter.SetPlan.Around].
 	GivesMeaning func(set string) bool
+	// TakeOver tells of which of those the entries must be there before the
+	// rules when the set is made: where the rules of a kube-proxy are taken
+	// over, what they gave a meaning would have none until then. No rule names
+	// a set that is made only now, so its entries change nothing by themselves.
+	// May be nil.
+	TakeOver func(set string) bool
 	// OwnsChain and OwnsSet tell what is the mode's by its name, what it will
 	// never have included: that is removed.
 	OwnsChain func(t netfilter.Table, name string) bool
@@ -97,5 +103,16 @@ func (l *Layout) owns(t netfilter.Table) func(netfilter.Rule) bool {
 	return func(r netfilter.Rule) bool {
 		jump := r.Target.Kind == netfilter.TargetJump || r.Target.Kind == netfilter.TargetGoto
 		return jump && l.OwnsChain(t, r.Target.Name)
+	}
+}
+
+// givesMeaning is GivesMeaning for one plan.
+func (l *Layout) givesMeaning(p netfilter.SetPlan) func(set string) bool {
+	if l.TakeOver == nil {
+		return l.GivesMeaning
+	}
+	return func(set string) bool {
+		isNew := slices.ContainsFunc(p.Create, func(s netfilter.Set) bool { return s.Name == set })
+		return l.GivesMeaning(set) && !(isNew && l.TakeOver(set))
 	}
 }
