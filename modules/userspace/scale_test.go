@@ -38,7 +38,7 @@ func scale(b *testing.B, backend string, n int) {
 		began, used := time.Now(), processors(b)
 		s.sync(want, false)
 		b.ReportMetric(float64(time.Since(began).Microseconds())/1000, what+"-ms")
-		b.ReportMetric(float64((processors(b) - used).Microseconds())/1000, what+"-cpu-ms")
+		b.ReportMetric(float64((processors(b)-used).Microseconds())/1000, what+"-cpu-ms")
 	}
 	measure("cold")
 	runtime.GC()
