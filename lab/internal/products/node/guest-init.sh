@@ -17,8 +17,11 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 hostname "$guest_name"
 
+# hostfs has no extended attributes, which overlayfs needs, no size, which the
+# kubelet wants to know, and does not tell those who watch a directory (for CNI's
+# configuration, for logs) what is new in it.
 mount /dev/ubda /mnt
-for dir in /var/lib/kubelet /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs; do
+for dir in /var/lib/kubelet /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs /etc/cni/net.d /var/log/pods; do
 	mkdir -p "$dir" "/mnt$dir"
 	mount --bind "/mnt$dir" "$dir"
 done

@@ -35,8 +35,7 @@ ip link set tap0 master br0
 ip link set br0 up
 ip address add fe80::1/64 dev tap1 nodad
 
-# What hostfs cannot hold: the upper directories of overlayfs, which need
-# extended attributes, and what the kubelet wants the size of. Sparse.
+# For what hostfs cannot hold; guest-init.sh says what. Sparse.
 if ! [ -e /kind/lab/disk ]; then
 	truncate --size=16G /kind/lab/disk.new
 	mkfs.ext4 -q -F /kind/lab/disk.new
