@@ -28,7 +28,7 @@ func (p *Plane) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplan
 	if err != nil {
 		return nil, fmt.Errorf("audit ipvs mode, %s: %w", p.family, err)
 	}
-	r.exclude(p.options.ExcludeCIDRs, m)
+	r.keepOurs(p.options.ExcludeCIDRs, m)
 	return append(refused, p.differences(m, r)...), nil
 }
 
@@ -67,10 +67,12 @@ func (d *differ) rules(r *reading) {
 	none := dataplane.ServicePortName{}
 	want := d.model.frame.chains()
 	for id, rules := range want {
-		if have, there := r.chains[id]; !there {
+		have, there := r.chains[id]
+		switch {
+		case !there:
 			d.add(id.String(), none, text(rules), "")
-		} else if !slices.Equal(have, rules) {
-			d.add(id.String(), none, text(rules), "other rules: "+text(have))
+		case !slices.Equal(have, rules):
+			d.add(id.String(), none, text(without(rules, have)), "with "+text(without(have, rules)))
 		}
 	}
 	for id, rules := range r.chains {
@@ -84,6 +86,16 @@ func (d *differ) rules(r *reading) {
 			d.add(h.id.String()+", our jumps in front", none, text(h.jumps), text(ours))
 		}
 	}
+}
+
+// without are the rules that another chain has not; all of them if the two
+// differ in their order only.
+func without(rules, other []netfilter.Rule) []netfilter.Rule {
+	only := slices.DeleteFunc(slices.Clone(rules), func(r netfilter.Rule) bool { return slices.Contains(other, r) })
+	if len(only) == 0 && len(rules) == len(other) {
+		return rules
+	}
+	return only
 }
 
 func text(rules []netfilter.Rule) string {

@@ -46,7 +46,7 @@ func (p *Plane) removeAll(ctx context.Context) error {
 		return err
 	}
 	nothing := newModel(&dataplane.Node{}, p.translator(), false)
-	r.exclude(p.options.ExcludeCIDRs, nothing)
+	r.keepOurs(p.options.ExcludeCIDRs, nothing)
 	var ops []kernel.Op
 	for k := range r.servers {
 		ops = append(ops, kernel.Op{Verb: kernel.DeleteServer, Key: k})

@@ -57,10 +57,15 @@ func (s *pass) stage(changes []change) {
 
 // adopt compares the model with what was read, and makes the sets.
 func (s *pass) adopt(ctx context.Context) error {
+	for k, h := range s.unclaimed {
+		if _, wanted := s.model.servers[k]; wanted {
+			s.state[k] = h
+			delete(s.unclaimed, k)
+		}
+	}
 	if s.reading == nil {
 		return nil
 	}
-	s.reading.exclude(s.options.ExcludeCIDRs, s.model)
 	d := &s.model.dirty
 	for k := range s.reading.servers {
 		d.servers[k] = true

@@ -40,10 +40,9 @@ func (m *memory) open(f dataplane.Family, o Options) {
 	m.Plane.local = func() (func(netip.Addr) bool, error) { return func(netip.Addr) bool { return false }, nil }
 }
 
-// sync syncs after some seconds and wants it to work.
+// sync syncs and wants it to work.
 func (m *memory) sync(t rig.TB, want *dataplane.Snapshot, distrust bool) dataplane.Report {
 	t.Helper()
-	m.now = m.now.Add(time.Second)
 	m.Plane.local = func() (func(netip.Addr) bool, error) { return want.Node().Holds, nil }
 	r, err := m.Sync(t.Context(), dataplane.SyncRequest{Now: m.now, Want: want, Distrust: distrust})
 	if err != nil {

@@ -102,9 +102,7 @@ func (r *reading) claim(s netfilter.Set, f dataplane.Family) {
 	}
 }
 
-// readServers reads virtual servers. Ours are those whose address the device
-// makes local, because it is ours alone; we make an address local before it
-// gets a virtual server, and as long as it has one.
+// readServers reads all virtual servers, and what the device makes local.
 func (r *reading) readServers(ctx context.Context, p *Plane) error {
 	if err := r.readLocals(ctx, p); err != nil {
 		return err
@@ -115,9 +113,7 @@ func (r *reading) readServers(ctx context.Context, p *Plane) error {
 	}
 	r.servers = make(map[kernel.Key]*have)
 	for i := range list {
-		if _, ours := r.locals[list[i].Key.Addr]; ours {
-			r.servers[list[i].Key] = asHave(&list[i])
-		}
+		r.servers[list[i].Key] = asHave(&list[i])
 	}
 	return nil
 }
@@ -140,19 +136,27 @@ func (r *reading) readLocals(ctx context.Context, p *Plane) error {
 	return nil
 }
 
-// exclude leaves alone what is in a range of others and that no Service wants.
-func (r *reading) exclude(ranges []netip.Prefix, m *model) {
-	excluded := func(a netip.Addr) bool {
-		return m.locals[a] == 0 && slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+// keepOurs forgets what belongs to others, and returns their virtual servers.
+// Ours are those that a Service wants, and those whose address the device makes
+// local, because it is ours alone: we make an address local before it gets a
+// virtual server, and as long as it has one. In excluded ranges only the former
+// are.
+func (r *reading) keepOurs(excluded []netip.Prefix, m *model) (others map[kernel.Key]*have) {
+	ours := func(a netip.Addr) bool {
+		_, local := r.locals[a]
+		return local && !slices.ContainsFunc(excluded, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-	for k := range r.servers {
-		if excluded(k.Addr) {
+	others = make(map[kernel.Key]*have)
+	for k, h := range r.servers {
+		if _, wanted := m.servers[k]; !wanted && !ours(k.Addr) {
+			others[k] = h
 			delete(r.servers, k)
 		}
 	}
 	for a := range r.locals {
-		if excluded(a) {
+		if m.locals[a] == 0 && !ours(a) {
 			delete(r.locals, a)
 		}
 	}
+	return others
 }

@@ -98,6 +98,9 @@ type pass struct {
 	report  *dataplane.Report
 	now     time.Time
 	reading *reading // of this Sync, until its first commit
+	// unclaimed are virtual servers that are not ours unless a Service comes to
+	// want them.
+	unclaimed map[kernel.Key]*have
 	// refused: the kernel refused what should have worked.
 	refused bool
 	written map[string]int // by kind of object
@@ -140,8 +143,12 @@ func (s *pass) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m := s.model
+	if m == nil {
+		m = newModel(&dataplane.Node{}, s.translator(), false)
+	}
+	s.unclaimed = r.keepOurs(s.options.ExcludeCIDRs, m)
 	if s.model != nil {
-		r.exclude(s.options.ExcludeCIDRs, s.model)
 		s.report.Repaired = s.differences(s.model, r)
 		s.model.allDirty()
 	}
