@@ -55,7 +55,7 @@ const (
 
 // Capabilities returns all of them, in the order in which they are shown.
 func Capabilities() []Capability {
-	return []Capability{KeepSource, KeepFlows, AffinityByPort, SourcePorts, ForwardSCTP, StableKernelState}
+	return []Capability{KeepSource, KeepFlows, AffinityByPort, AffinityByPool, SourcePorts, ForwardSCTP, StableKernelState}
 }
 
 // Has tells whether the mode has a capability.

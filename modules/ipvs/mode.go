@@ -59,7 +59,7 @@ func Mode(o Options) dataplane.Mode {
 	}
 	return dataplane.Mode{
 		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup,
-		Lacks: []dataplane.Capability{dataplane.AffinityByPool, dataplane.SourcePorts},
+		Lacks: []dataplane.Capability{dataplane.AffinityByPool},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs"
 )
 
 var update = flag.Bool("update", false, "write the table of capabilities anew")
@@ -60,7 +61,7 @@ func capabilityRows(t *testing.T, table string) []string {
 	}
 	var built []dataplane.Mode
 	head, rule := "| capability |", "|---|"
-	for _, m := range Modes(nil) {
+	for _, m := range Modes(nil, ipvs.Options{}) {
 		if m.Open != nil {
 			built = append(built, m)
 			head, rule = head+" "+m.Name+" |", rule+"---|"
@@ -87,7 +88,7 @@ func TestLacksAreCapabilities(t *testing.T) {
 	for _, c := range dataplane.Capabilities() {
 		known[c] = true
 	}
-	for _, m := range Modes(nil) {
+	for _, m := range Modes(nil, ipvs.Options{}) {
 		for _, c := range m.Lacks {
 			if !known[c] {
 				t.Errorf("%s lacks %s, which dataplane.Capabilities does not list", m.Name, c)

@@ -8,6 +8,7 @@ require (
 	github.com/portway/portway/modules/dataplane v0.0.0
 	github.com/portway/portway/modules/healthcheck v0.0.0
 	github.com/portway/portway/modules/iptables v0.0.0
+	github.com/portway/portway/modules/ipvs v0.0.0
 	github.com/portway/portway/modules/relay v0.0.0
 	github.com/portway/portway/modules/servicecache v0.0.0
 	github.com/portway/portway/modules/userspace v0.0.0
@@ -96,6 +97,8 @@ replace github.com/portway/portway/modules/dataplane => ../../modules/dataplane
 replace github.com/portway/portway/modules/healthcheck => ../../modules/healthcheck
 
 replace github.com/portway/portway/modules/iptables => ../../modules/iptables
+
+replace github.com/portway/portway/modules/ipvs => ../../modules/ipvs
 
 replace github.com/portway/portway/modules/netfilter => ../../modules/netfilter
 

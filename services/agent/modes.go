@@ -8,15 +8,16 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/iptables"
+	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/modules/userspace"
 )
 
 // Modes are the proxy modes that there are. To add one, add it here. The log
 // is for those that run in this process; nil discards.
-func Modes(log *slog.Logger) []dataplane.Mode {
+func Modes(log *slog.Logger, forIPVS ipvs.Options) []dataplane.Mode {
 	return []dataplane.Mode{
 		iptables.Mode(iptables.Options{}),
-		unbuilt("ipvs"),
+		ipvs.Mode(forIPVS),
 		userspace.Mode(userspace.Options{Log: log}),
 		kubeProxyNFTables(),
 	}

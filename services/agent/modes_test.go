@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs"
 )
 
 func TestFallbackOrder(t *testing.T) {
@@ -32,7 +33,7 @@ func TestFallbackOrder(t *testing.T) {
 }
 
 func TestModesHaveNamesThatOwnersKnow(t *testing.T) {
-	names := ModeNames(Modes(nil))
+	names := ModeNames(Modes(nil, ipvs.Options{}))
 	for _, want := range []string{"iptables", "ipvs", "userspace", "nftables"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not among %s", want, names)

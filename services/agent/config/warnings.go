@@ -32,14 +32,6 @@ func unheards() []unheard {
 			o := &c.Logging.Options
 			return o.Text.SplitStream || o.JSON.SplitStream || !o.Text.InfoBufferSize.IsZero() || !o.JSON.InfoBufferSize.IsZero()
 		}, "log lines go to standard error, unbuffered"},
-		{"ipvs", []string{
-			"ipvs-sync-period", "ipvs-min-sync-period", "ipvs-scheduler", "ipvs-exclude-cidrs",
-			"ipvs-strict-arp", "ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",
-		}, func(c *v1alpha1.KubeProxyConfiguration) bool {
-			v := &c.IPVS
-			return v.Scheduler != "" || len(v.ExcludeCIDRs) > 0 || v.StrictARP ||
-				v.TCPTimeout.Duration > 0 || v.TCPFinTimeout.Duration > 0 || v.UDPTimeout.Duration > 0
-		}, "this build has no ipvs mode"},
 	}
 }
 

@@ -22,7 +22,7 @@ type Metrics struct {
 	lastSync                                 *prometheus.GaugeVec
 	writes, repaired                         *prometheus.CounterVec
 	failedPorts                              *prometheus.GaugeVec
-	rules, rulesWritten                      *prometheus.GaugeVec
+	rules, rulesWritten, objects             *prometheus.GaugeVec
 	restoreFailures, partialFailures         *prometheus.CounterVec
 
 	changes
@@ -61,6 +61,7 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 		writes:          own.counter("sync_writes_total", "Changes written to the kernel, in units of the mode.", family),
 		repaired:        own.counter("repaired_differences_total", "Differences that somebody else had made in the kernel and that were mended, by the kind of object.", "object", family),
 		failedPorts:     own.gauge("failed_service_ports", "Service ports that cannot be programmed at present.", family),
+		objects:         own.gauge("kernel_objects", "Objects in the kernel other than rules, such as virtual servers, by kind.", "kind", family),
 		mode:            own.gauge("mode", "1 for the proxy mode in use.", "mode"),
 		fallback:        own.gauge("mode_fallback", "1 if another mode than the one that was asked for is in use.", "wanted", "mode"),
 	}
@@ -130,9 +131,8 @@ func (m *Metrics) Synced(res dataplane.SyncResult) {
 	end := res.Start.Add(res.Duration)
 	m.lastSync.WithLabelValues(f).Set(seconds(end))
 	m.failedPorts.WithLabelValues(f).Set(float64(len(res.Report.Failed)))
-	for table, n := range res.Report.Objects {
-		m.rules.WithLabelValues(table, f).Set(float64(n.Held))
-		m.rulesWritten.WithLabelValues(table, f).Set(float64(n.Written))
+	for kind, n := range res.Report.Objects {
+		m.hold(kind, f, n)
 	}
 	m.applied(f, res.Want)
 	for _, t := range res.Triggers {
@@ -167,6 +167,18 @@ func kindOf(object string) string {
 
 // Packets adds what a Sync has read of the kernel's counters.
 func (m *Metrics) Packets(res dataplane.SyncResult) { m.packets.add(res) }
+
+// hold tells how many objects of a kind the plane holds in the kernel: for rules,
+// which kube-proxy counts, the kind is their table.
+func (m *Metrics) hold(kind, f string, n dataplane.ObjectCount) {
+	switch kind {
+	case "raw", "mangle", "nat", "filter":
+		m.rules.WithLabelValues(kind, f).Set(float64(n.Held))
+		m.rulesWritten.WithLabelValues(kind, f).Set(float64(n.Written))
+	default:
+		m.objects.WithLabelValues(kind, f).Set(float64(n.Held))
+	}
+}
 
 // Cleaned counts a search for stale flows.
 func (m *Metrics) Cleaned(p conntrack.Pass) {

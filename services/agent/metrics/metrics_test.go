@@ -26,7 +26,7 @@ func TestNames(t *testing.T) {
 		Plane: dataplane.NamedPlane{Family: dataplane.IPv4}, Want: m.last, Start: time.Now(),
 		Triggers: []time.Time{time.Now()}, Report: dataplane.Report{
 			Full: true, Failed: []dataplane.Failure{{}},
-			Objects: map[string]dataplane.ObjectCount{"nat": {Held: 12, Written: 3}},
+			Objects: map[string]dataplane.ObjectCount{"nat": {Held: 12, Written: 3}, "virtual servers": {Held: 5, Written: 1}},
 		},
 	}
 	m.Synced(result)
@@ -69,6 +69,9 @@ func TestNames(t *testing.T) {
 	}
 	if v := testutil.ToFloat64(m.rules.WithLabelValues("nat", "IPv4")); v != 12 {
 		t.Errorf("%v rules in nat, want 12", v)
+	}
+	if v := testutil.ToFloat64(m.objects.WithLabelValues("virtual servers", "IPv4")); v != 5 {
+		t.Errorf("%v virtual servers, want 5", v)
 	}
 	if v := testutil.ToFloat64(m.cleaned.WithLabelValues("IPv4")); v != 3 {
 		t.Errorf("%v deleted flows, want 3", v)

@@ -121,7 +121,7 @@ func TestPortTaken(t *testing.T) {
 func TestFallback(t *testing.T) {
 	s := newSite(t)
 	n := thisNode()
-	n.Annotations = map[string]string{"net.experimental.kubernetes.io/proxy-mode": "ipvs"}
+	n.Annotations = map[string]string{"net.experimental.kubernetes.io/proxy-mode": "nftables"}
 	s.set(n)
 	p := s.start()
 	s.eventuallyAnswers(healthz, 200)
@@ -131,7 +131,7 @@ func TestFallback(t *testing.T) {
 	if v := s.metric("rest_client_requests_total"); v == "0" || v == "absent" {
 		t.Errorf("rest_client_requests_total is %s", v)
 	}
-	if v := s.metric(`portway_mode_fallback{mode="iptables",wanted="ipvs"}`); v != "1" {
+	if v := s.metric(`portway_mode_fallback{mode="iptables",wanted="nftables"}`); v != "1" {
 		t.Errorf("portway_mode_fallback is %s", v)
 	}
 	if !strings.Contains(p.log.String(), "cannot run the proxy mode that was asked for") {

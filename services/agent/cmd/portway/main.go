@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/services/agent"
 	"github.com/portway/portway/services/agent/config"
 	"github.com/portway/portway/services/agent/kernel"
@@ -55,7 +56,7 @@ on, as kube-proxy does. It takes kube-proxy's configuration file and flags.`,
 			if err := opts.Complete(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := opts.Validate(agent.ModeNames(agent.Modes(nil))); err != nil {
+			if err := opts.Validate(agent.ModeNames(agent.Modes(nil, ipvs.Options{}))); err != nil {
 				return err
 			}
 			return run(cmd.Context(), opts, agent.NewLogger(cmd.ErrOrStderr(), &opts.Proxy.Logging))
@@ -77,8 +78,9 @@ func run(ctx context.Context, opts *config.Options, log *slog.Logger) error {
 	if err := agent.CheckPrivilege(); err != nil {
 		return err
 	}
+	modes := agent.Modes(log, opts.IPVS())
 	if opts.Cleanup {
-		return agent.Cleanup(ctx, agent.Modes(log), kernel.Machine{Root: "/"}.Families())
+		return agent.Cleanup(ctx, modes, kernel.Machine{Root: "/"}.Families())
 	}
-	return agent.Run(ctx, opts, agent.Modes(log), log)
+	return agent.Run(ctx, opts, modes, log)
 }

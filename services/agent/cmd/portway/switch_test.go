@@ -12,6 +12,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/services/agent"
 )
 
@@ -28,7 +29,7 @@ type predecessor struct {
 // usableModes are the modes that this kernel can run.
 func usableModes(t *testing.T) []dataplane.Mode {
 	var usable []dataplane.Mode
-	for _, m := range agent.Modes(nil) {
+	for _, m := range agent.Modes(nil, ipvs.Options{}) {
 		if m.Open != nil && m.Probe(t.Context(), dataplane.IPv4) == nil {
 			usable = append(usable, m)
 		}
