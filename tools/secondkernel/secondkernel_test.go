@@ -196,6 +196,7 @@ func otherTimeLimit(t *testing.T) {
 func otherKilled(t *testing.T) {
 	t.Parallel()
 	cmd := runner(t, "--", "sh", "-c", "echo ready; sleep 100")
+	cmd.Env = append(cmd.Env, "TMPDIR="+t.TempDir()) // its folder is the one thing that stays
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
