@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"flag"
+	"regexp"
 	"testing"
 	"time"
 
@@ -21,8 +22,14 @@ func config(t *testing.T) dataplanetest.Config {
 	if err := kernel.Support(t.Context(), dataplane.IPv4); err != nil {
 		t.Fatalf("%v; or run the tests with -exec build/tools/secondkernel", err)
 	}
-	return dataplanetest.Config{Mode: Mode(Options{}), Iptables: netfilter.Legacy, OpenFaulty: openFaulty, Budget: *budget}
+	return dataplanetest.Config{
+		Mode: Mode(Options{}), Iptables: netfilter.Legacy, OpenFaulty: openFaulty, Budget: *budget,
+		Normalize: func(dump string) string { return deviceNumber.ReplaceAllString(dump, "$1") },
+	}
 }
+
+// deviceNumber is another one whenever the device is made.
+var deviceNumber = regexp.MustCompile(`(?m)^\d+: (kube-ipvs0 )`)
 
 func TestLaws(t *testing.T) { dataplanetest.RunLaws(t, config(t)) }
 

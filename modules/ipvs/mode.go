@@ -95,6 +95,18 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	return p, nil
 }
 
+// Prepare sets the sysctls that the mode wants, for a process that may do more
+// than the one that runs the mode: in a container without privileges they can
+// only be read. Each error is something to warn of.
+func Prepare(o Options) []error {
+	settings, err := o.settings()
+	if err != nil {
+		return []error{err}
+	}
+	_, errs := kernel.Set(kernel.ProcSys(""), settings)
+	return errs
+}
+
 func (o Options) settings() ([]kernel.Setting, error) {
 	release, err := kernel.Running()
 	if err != nil {

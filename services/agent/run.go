@@ -15,6 +15,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/healthcheck"
+	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/services/agent/config"
 	"github.com/portway/portway/services/agent/kernel"
 	"github.com/portway/portway/services/agent/metrics"
@@ -51,6 +52,11 @@ func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log 
 	// After check, which had the modules loaded whose settings these are.
 	for _, err := range machine.SetConntrack(&opts.Proxy.Conntrack) {
 		log.Warn("A setting of the kernel stays as it is", "err", err)
+	}
+	if opts.Proxy.Mode == ipvs.Name {
+		for _, err := range ipvs.Prepare(opts.IPVS()) {
+			log.Warn("A setting of the kernel stays as it is", "err", err)
+		}
 	}
 	if opts.InitOnly {
 		return nil
