@@ -64,8 +64,8 @@ func TestStepsOfUp(t *testing.T) {
 			State{Options: portway, Offline: true, Guest: true},
 			true,
 			[]string{
-				"Install missing Debian packages", "Keep the lab's traffic", "Add a node whose kernel has IPVS",
-				"Connect the pod networks", "Build the agent's image", "Deploy the agent",
+				"Install missing Debian packages", "Keep the lab's traffic", "Connect the pod networks",
+				"Add a node whose kernel has IPVS", "Connect its pod network", "Build the agent's image", "Deploy the agent",
 			},
 		},
 		{"again", State{Options: portway}, true, []string{"Find kubectl", "Build the agent's image", "Deploy the agent"}},

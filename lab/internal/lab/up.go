@@ -70,13 +70,14 @@ func (u *up) steps() []step.Step {
 	if !u.reuse {
 		steps = append(steps, step.Step{Name: "Create the kind cluster", Run: u.create})
 	}
-	if u.state.Guest {
-		steps = append(steps, step.Step{Name: "Add a node whose kernel has IPVS", Run: u.addGuest})
-	}
 	if u.state.Offline {
-		steps = append(steps, step.Step{Name: "Connect the pod networks", Run: func(ctx context.Context, _ func(string)) error {
-			return cluster.PodNetwork(ctx, u.kubectl(), u.docker())
-		}})
+		steps = append(steps, step.Step{Name: "Connect the pod networks", Run: u.podNetwork})
+	}
+	if u.state.Guest {
+		// After the others are ready, so that the cluster's DNS is on them.
+		steps = append(steps,
+			step.Step{Name: "Add a node whose kernel has IPVS", Run: u.addGuest},
+			step.Step{Name: "Connect its pod network", Run: u.podNetwork})
 	}
 	if u.state.Options.Proxy == cluster.Portway {
 		steps = append(steps, u.agentSteps()...)
@@ -225,6 +226,10 @@ func (u *up) guard(ctx context.Context, _ func(string)) error {
 		return err
 	}
 	return u.host.Guard(ctx, bridge)
+}
+
+func (u *up) podNetwork(ctx context.Context, _ func(string)) error {
+	return cluster.PodNetwork(ctx, u.kubectl(), u.docker())
 }
 
 func (u *up) create(ctx context.Context, note func(string)) error {

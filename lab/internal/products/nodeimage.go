@@ -232,18 +232,16 @@ func (b nodeBuild) fill(ctx context.Context, container string, note func(string)
 		return err
 	}
 	note("importing images")
-	load := b.docker.Cmd(append([]string{"exec", "--interactive", container, "bash", "-c", importScript, "import"}, ImportArgs(true)...)...)
+	load := b.docker.Cmd(append([]string{"exec", "--interactive", container, "bash", "-c", importScript, "import"}, ImportArgs("--no-unpack", "--label=io.cri-containerd.pinned=pinned")...)...)
 	load.Stdin = archive(append(images, pods...))
 	_, err = b.docker.Run.Run(ctx, load)
 	return err
 }
 
 // ImportArgs is the command that imports an archive into a node's containerd,
-// pinned against the kubelet's garbage collection if wanted.
-func ImportArgs(pinned bool) []string {
-	args := []string{"ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--no-unpack", "--digests"}
-	if pinned {
-		args = append(args, "--label=io.cri-containerd.pinned=pinned")
-	}
-	return append(args, "-")
+// with further flags: --no-unpack leaves that for the image's first container,
+// and io.cri-containerd.pinned keeps it from the kubelet's garbage collection.
+func ImportArgs(flags ...string) []string {
+	args := []string{"ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests"}
+	return append(append(args, flags...), "-")
 }
