@@ -126,8 +126,15 @@ type process struct {
 // start runs the program on the node.
 func (s *site) start(args ...string) *process {
 	s.t.Helper()
+	return s.startBy(nil, args...)
+}
+
+// startBy is start by another program, which is replaced by it.
+func (s *site) startBy(wrapper []string, args ...string) *process {
+	s.t.Helper()
 	args = append([]string{"--master=" + s.api.URL(), "--hostname-override=node", "--agent-socket=" + socket, "-v=4"}, args...)
-	p := &process{Cmd: exec.CommandContext(s.t.Context(), "portway", args...), log: new(lockedBuffer), done: make(chan struct{})}
+	argv := append(append(wrapper, "portway"), args...)
+	p := &process{Cmd: exec.CommandContext(s.t.Context(), argv[0], argv[1:]...), log: new(lockedBuffer), done: make(chan struct{})}
 	p.Stderr = p.log
 	if err := s.rig.Node.Do(p.Start); err != nil {
 		s.t.Fatal(err)
