@@ -12,48 +12,50 @@ import (
 const SchedulerAnnotation = "portway.dev/ipvs-scheduler"
 
 // Config is what does not change while a Cache lives. The zero value serves
-// all Services of an unnamed node and knows no pods.
+// all Services of an unnamed node and knows no pods. Its JSON is what
+// portwayctl saves and reads.
 type Config struct {
 	// ProxyName limits the Services to those whose service-proxy-name label
 	// has this value; empty: those without that label.
-	ProxyName string
-	NodeName  string
+	ProxyName string `json:"proxyName,omitempty"`
+	NodeName  string `json:"nodeName,omitempty"`
 	// NodeIPs replace the Node's own addresses of their families.
-	NodeIPs []netip.Addr
+	NodeIPs []netip.Addr `json:"nodeIPs,omitempty"`
 	// Start is when the process began: older stamps of the control plane tell
 	// nothing about its speed (kubernetes#82378).
-	Start time.Time
+	Start time.Time `json:"-"`
 
 	// DetectLocal is how flows of pods are told from others.
-	DetectLocal DetectLocal
+	DetectLocal DetectLocal `json:"detectLocal,omitempty"`
 	// ClusterCIDRs belong to DetectClusterCIDR; the first of a family counts.
-	ClusterCIDRs []netip.Prefix
+	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs,omitempty"`
 	// Interface is the bridge, or the beginning of the interfaces' names.
-	Interface string
+	Interface string `json:"interface,omitempty"`
 
-	MasqueradeAll bool
+	// MasqueradeAll masquerades all flows to ClusterIPs.
+	MasqueradeAll bool `json:"masqueradeAll,omitempty"`
 	// MasqueradeBit is the one bit of the packet mark that planes may use.
-	MasqueradeBit int
+	MasqueradeBit int `json:"masqueradeBit,omitempty"`
 	// NodePortAddresses are CIDRs and the words primary, localhost and all. A
 	// family that none of them names has all its addresses; none at all is all.
-	NodePortAddresses []string
+	NodePortAddresses []string `json:"nodePortAddresses,omitempty"`
 	// LoopbackNodePorts: NodePorts answer on loopback as far as
 	// NodePortAddresses admit it. When these name it, they do anyhow.
-	LoopbackNodePorts bool
+	LoopbackNodePorts bool `json:"loopbackNodePorts,omitempty"`
 	// ExternalIPs says which externalIPs are served (CVE-2020-8554).
-	ExternalIPs ExternalIPs
+	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
 	// ExternalIPRanges belong to ListedExternalIPs.
-	ExternalIPRanges []netip.Prefix
+	ExternalIPRanges []netip.Prefix `json:"externalIPRanges,omitempty"`
 	// DropEmptyLocal drops flows to a ClusterIP with internalTrafficPolicy
 	// Local and no endpoint on this node, as kube-proxy does. Otherwise they
 	// are rejected, so that a pod fails fast.
-	DropEmptyLocal bool
+	DropEmptyLocal bool `json:"dropEmptyLocal,omitempty"`
 	// DropUnallocated drops flows to addresses of the ServiceCIDRs that no
 	// Service has.
-	DropUnallocated bool
+	DropUnallocated bool `json:"dropUnallocated,omitempty"`
 	// DropInvalid drops what conntrack calls invalid, unless the kernel is told
 	// to be liberal about it.
-	DropInvalid bool
+	DropInvalid bool `json:"dropInvalid,omitempty"`
 }
 
 // DetectLocal is a way to tell the flows of pods from others.

@@ -141,10 +141,10 @@ func (v *evaluation) policy(sp *dataplane.ServicePort, port servicePort, f datap
 	p := &policy{
 		internalLocal: s.internalLocal, externalLocal: s.externalLocal,
 		detects: *c.node.detects.of(f), masqueradeAll: c.MasqueradeAll, dropEmptyLocal: c.DropEmptyLocal,
-		cluster: clusterPool(c.scratch, f, c.node.zone),
+		cluster: pool(c.scratch, f, dataplane.Cluster, c.node.zone),
 	}
 	if s.internalLocal || s.externalLocal {
-		p.local = localPool(c.scratch, f)
+		p.local = pool(c.scratch, f, dataplane.Local, "")
 	}
 	return p
 }

@@ -128,9 +128,9 @@ func (c *settings) detectors(podCIDRs []netip.Prefix) []dataplane.Detector {
 type Local struct {
 	// Addresses are all that it holds, with the lengths of their networks, on
 	// any device but those that Portway made; loopback ones included.
-	Addresses []netip.Prefix
+	Addresses []netip.Prefix `json:"addresses"`
 	// ConntrackLiberal: nf_conntrack_tcp_be_liberal is set.
-	ConntrackLiberal bool
+	ConntrackLiberal bool `json:"conntrackLiberal,omitempty"`
 }
 
 // SetLocal replaces what the machine says of itself.

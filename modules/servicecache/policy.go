@@ -15,58 +15,73 @@ type policy struct {
 	cluster, local *dataplane.Pool
 }
 
-// routes is the table of traffic policy: what happens to a flow by the kind of
-// its frontend and by its origin.
+// rule is what traffic policy says of the flows of one origin to frontends of
+// one kind.
+type rule struct {
+	scope      dataplane.Scope
+	masquerade dataplane.Masquerade
+	// empty is the answer if nothing is left of the scope while there are
+	// endpoints elsewhere.
+	empty dataplane.Action
+	why   string
+}
+
+// rule is the table of traffic policy.
+func (p *policy) rule(k dataplane.Kind, o dataplane.Origin) rule {
+	switch {
+	case k == dataplane.ClusterIP && p.internalLocal:
+		r := rule{dataplane.Local, p.internal(o), dataplane.Reject, "internalTrafficPolicy Local"}
+		if p.dropEmptyLocal {
+			r.empty = dataplane.Drop
+		}
+		return r
+	case k == dataplane.ClusterIP:
+		return rule{dataplane.Cluster, p.internal(o), dataplane.Reject, "internalTrafficPolicy Cluster"}
+	case p.externalLocal && o == dataplane.FromOutside:
+		// Whoever is on the load balancer's way drops, so that it retries
+		// elsewhere.
+		return rule{dataplane.Local, dataplane.MasqueradeNo, dataplane.Drop, "externalTrafficPolicy Local"}
+	case p.externalLocal:
+		r := rule{dataplane.Cluster, dataplane.MasqueradeYes, dataplane.Reject, "externalTrafficPolicy Local, which does not limit traffic from within the cluster"}
+		if o == dataplane.FromPod {
+			r.masquerade = dataplane.MasqueradeRemote
+		}
+		return r
+	}
+	return rule{dataplane.Cluster, dataplane.MasqueradeYes, dataplane.Reject, "externalTrafficPolicy Cluster"}
+}
+
+// routes says what happens to the flows to a kind of frontend, by their origin.
 func (p *policy) routes(k dataplane.Kind) [3]dataplane.Route {
-	var r [3]dataplane.Route
+	var all [3]dataplane.Route
+	for _, o := range dataplane.Origins() {
+		all[o] = p.route(p.rule(k, o))
+	}
+	return all
+}
+
+func (p *policy) route(r rule) dataplane.Route {
+	set := p.cluster
+	if r.scope == dataplane.Local {
+		set = p.local
+	}
 	switch {
 	case p.cluster == nil:
-		for i := range r {
-			r[i].Action = dataplane.Reject
-		}
-	case k == dataplane.ClusterIP:
-		set, empty := p.cluster, dataplane.Reject
-		if p.internalLocal {
-			set = p.local
-			if p.dropEmptyLocal {
-				empty = dataplane.Drop
-			}
-		}
-		r[dataplane.FromPod] = route(set, p.internal(dataplane.MasqueradeNo), empty)
-		r[dataplane.FromNode] = route(set, p.internal(dataplane.MasqueradeEither), empty)
-		r[dataplane.FromOutside] = route(set, p.internal(p.unlessPod()), empty)
-	case p.externalLocal:
-		// What comes from within the cluster is internal, and whoever is on
-		// the load balancer's way drops, so that it retries elsewhere.
-		r[dataplane.FromPod] = route(p.cluster, dataplane.MasqueradeRemote, dataplane.Reject)
-		r[dataplane.FromNode] = route(p.cluster, dataplane.MasqueradeYes, dataplane.Reject)
-		r[dataplane.FromOutside] = route(p.local, dataplane.MasqueradeNo, dataplane.Drop)
-	default:
-		for i := range r {
-			r[i] = route(p.cluster, dataplane.MasqueradeYes, dataplane.Reject)
-		}
+		return dataplane.Route{Action: dataplane.Reject}
+	case set == nil:
+		return dataplane.Route{Action: r.empty}
 	}
-	return r
+	return dataplane.Route{Action: dataplane.Forward, Pool: set, Masquerade: r.masquerade}
 }
 
-func (p *policy) internal(m dataplane.Masquerade) dataplane.Masquerade {
-	if p.masqueradeAll {
+// internal tells whether flows to a ClusterIP are masqueraded. What is no pod
+// is, if that can be told.
+func (p *policy) internal(o dataplane.Origin) dataplane.Masquerade {
+	switch {
+	case p.masqueradeAll, o == dataplane.FromOutside && p.detects:
 		return dataplane.MasqueradeYes
-	}
-	return m
-}
-
-// unlessPod masquerades what is no pod, if that can be told.
-func (p *policy) unlessPod() dataplane.Masquerade {
-	if p.detects {
-		return dataplane.MasqueradeYes
+	case o == dataplane.FromNode:
+		return dataplane.MasqueradeEither
 	}
 	return dataplane.MasqueradeNo
-}
-
-func route(set *dataplane.Pool, m dataplane.Masquerade, empty dataplane.Action) dataplane.Route {
-	if set == nil {
-		return dataplane.Route{Action: empty}
-	}
-	return dataplane.Route{Action: dataplane.Forward, Pool: set, Masquerade: m}
 }

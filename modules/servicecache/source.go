@@ -34,6 +34,7 @@ type Source struct {
 	listener Listener
 	log      *slog.Logger
 	queue    *queue
+	calls    chan func(*Cache)
 	backoff  *wait.Backoff // between lists; nil is client-go's
 
 	// Owned by Run.
@@ -68,7 +69,7 @@ func NewSource(client kubernetes.Interface, c Config, l Listener, log *slog.Logg
 		return nil, err
 	}
 	s := &Source{
-		client: client, listener: l, log: log, queue: newQueue(), cache: cache,
+		client: client, listener: l, log: log, queue: newQueue(), calls: make(chan func(*Cache)), cache: cache,
 		missing: map[string]bool{servicesPart: true, slicesPart: true, nodePart: true, localPart: true},
 	}
 	if c.DropUnallocated {
@@ -102,7 +103,21 @@ func (s *Source) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-s.queue.wake:
 			s.step()
+		case call := <-s.calls:
+			call(s.cache)
 		}
+	}
+}
+
+// Explain is [Cache.Explain] for other goroutines, while Run runs.
+func (s *Source) Explain(ctx context.Context, v dataplane.Verdict) (r Reasons, ok bool, err error) {
+	done := make(chan struct{})
+	select {
+	case s.calls <- func(c *Cache) { r, ok = c.Explain(v); close(done) }:
+		<-done
+		return r, ok, nil
+	case <-ctx.Done():
+		return r, false, context.Cause(ctx)
 	}
 }
 
