@@ -217,7 +217,7 @@ func (r *Reconciler) sleep(now time.Time) time.Duration {
 	return max(wait, 0)
 }
 
-func (r *Reconciler) sync(ctx context.Context, l *lane) {
+func (r *Reconciler) sync(ctx context.Context, l *lane) SyncResult {
 	ctx, cancel := withGrace(ctx, r.cfg.StopGrace)
 	defer cancel()
 	res := SyncResult{Plane: l.plane, Want: l.want, Start: time.Now(), Queued: l.queued}
@@ -237,6 +237,7 @@ func (r *Reconciler) sync(ctx context.Context, l *lane) {
 	if r.cfg.OnSync != nil {
 		r.cfg.OnSync(res)
 	}
+	return res
 }
 
 func (r *Reconciler) log(res SyncResult, l *lane) {
@@ -268,6 +269,23 @@ func logSome[T any](all []T, one func(T), rest func(more int)) {
 	if more := len(all) - maxLogged; more > 0 {
 		rest(more)
 	}
+}
+
+// Repair has every plane compare with the kernel itself and mend it at once,
+// whatever it waits for, and returns what became of that. Planes that have not
+// been asked for a snapshot yet are left out.
+func (r *Reconciler) Repair(ctx context.Context) ([]SyncResult, error) {
+	var results []SyncResult
+	err := r.call(ctx, func(ctx context.Context) {
+		r.take(time.Now())
+		for _, l := range r.lanes {
+			if l.want != nil {
+				l.nextResync = time.Time{}
+				results = append(results, r.sync(ctx, l))
+			}
+		}
+	})
+	return results, err
 }
 
 // PlaneAudit is the audit of one plane.

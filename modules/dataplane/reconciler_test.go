@@ -283,6 +283,37 @@ func TestReconcilerResyncsAndHonoursAgain(t *testing.T) {
 	})
 }
 
+// Who is told to repair does not wait: not for the next resync, nor for the end
+// of a back-off.
+func TestReconcilerRepairsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &memoryPlane{}
+		r, stop := running(t, ReconcilerConfig{MinBackoff: time.Minute, MaxBackoff: time.Minute}, p)
+		defer stop()
+		if results, err := r.Repair(t.Context()); err != nil || len(results) != 0 {
+			t.Errorf("before there is anything to want: %+v, %v", results, err)
+		}
+		r.Publish(edited(t, 1)[0])
+		pass(time.Second)
+		p.fail = func(n int) error {
+			if n == 1 {
+				return errors.New("boom")
+			}
+			return nil
+		}
+		for _, failed := range []bool{true, false} {
+			results, err := r.Repair(t.Context())
+			if err != nil || len(results) != 1 || (results[0].Err != nil) != failed || !results[0].Distrust {
+				t.Errorf("%+v, %v, want it to fail: %t", results, err, failed)
+			}
+		}
+		pass(time.Second)
+		if len(p.syncs) != 3 {
+			t.Errorf("%d Syncs, want one and two more: %+v", len(p.syncs), p.syncs)
+		}
+	})
+}
+
 func TestReconcilerLetsARunningSyncFinishOnStop(t *testing.T) {
 	for _, tt := range []struct {
 		takes    time.Duration

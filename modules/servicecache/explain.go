@@ -2,45 +2,21 @@ package servicecache
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/portway/portway/modules/dataplane"
 )
 
-// Reasons say why a verdict is as it is.
-type Reasons struct {
-	// Policy is the traffic policy that applies to the flow.
-	Policy string
-	// Choice is which endpoints the policy wants, in words.
-	Choice string
-	// Endpoints are all of the port and family, sorted by address.
-	Endpoints []Considered
-	// Notes tell what else of the Service and its EndpointSlices does not
-	// count, and why.
-	Notes []string
-}
-
-// Considered is an endpoint of a Service port that may be chosen or not.
-type Considered struct {
-	Addr                               netip.AddrPort
-	Slice                              string // the name of its EndpointSlice
-	Ready, Serving, Terminating, Local bool
-	// In: the flow may go there. Why says so, or what stands against it.
-	In  bool
-	Why string
-}
-
 // Explain says why a verdict about a flow to a Service port is as it is. It is
 // false if the cache knows nothing of that port, or has another opinion of it
 // by now: then the verdict is out of date.
-func (c *Cache) Explain(v dataplane.Verdict) (Reasons, bool) {
+func (c *Cache) Explain(v dataplane.Verdict) (dataplane.Reasons, bool) {
 	if v.ServicePort == nil {
-		return Reasons{}, false
+		return dataplane.Reasons{}, false
 	}
 	e := c.entries[v.ServicePort.Name.Service()]
 	if e == nil || !slices.Contains(e.ports, v.ServicePort) {
-		return Reasons{}, false
+		return dataplane.Reasons{}, false
 	}
 	x := &explanation{c: c, e: e, family: v.Frontend.Family}
 	x.port = e.spec.ports[slices.IndexFunc(e.spec.ports, func(p servicePort) bool {
@@ -57,13 +33,13 @@ func (c *Cache) Explain(v dataplane.Verdict) (Reasons, bool) {
 	return x.reasons, true
 }
 
-// explanation is the making of Reasons.
+// explanation is the making of reasons.
 type explanation struct {
 	c       *Cache
 	e       *entry
 	port    servicePort
 	family  dataplane.Family
-	reasons Reasons
+	reasons dataplane.Reasons
 }
 
 // consider tells of each endpoint whether it is chosen, by the same choices
@@ -90,9 +66,9 @@ func (x *explanation) consider(s dataplane.Scope) {
 	}
 }
 
-func (x *explanation) considered(cs []candidate, i int, chosen choice) Considered {
+func (x *explanation) considered(cs []candidate, i int, chosen choice) dataplane.Considered {
 	c := &cs[i]
-	k := Considered{
+	k := dataplane.Considered{
 		Addr: c.addr, Slice: x.e.slices[c.slice].name.name,
 		Ready: c.ready, Serving: c.serving, Terminating: c.terminating, Local: c.local,
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // spell writes reasons as a person would read them.
-func spell(r Reasons) string {
+func spell(r dataplane.Reasons) string {
 	lines := []string{r.Policy, r.Choice}
 	for _, e := range r.Endpoints {
 		in := "out"

@@ -110,7 +110,7 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 // Explain is [Cache.Explain] for other goroutines, while Run runs.
-func (s *Source) Explain(ctx context.Context, v dataplane.Verdict) (r Reasons, ok bool, err error) {
+func (s *Source) Explain(ctx context.Context, v dataplane.Verdict) (r dataplane.Reasons, ok bool, err error) {
 	done := make(chan struct{})
 	select {
 	case s.calls <- func(c *Cache) { r, ok = c.Explain(v); close(done) }:

@@ -40,7 +40,8 @@ func (a *agent) forward(ctx context.Context) error {
 	defer a.close(planes)
 	left := a.newLeftovers(c)
 	r := a.newReconciler(ctx, planes, left)
-	source, err := a.newSource(r, c)
+	cfg := a.cacheConfig(c)
+	source, err := a.newSource(r, cfg)
 	if err != nil {
 		return err
 	}
@@ -56,10 +57,17 @@ func (a *agent) forward(ctx context.Context) error {
 	for f := range left.ready {
 		g.Go(func() error { left.run(ctx, f); return nil })
 	}
-	g.Go(func() error { return a.serveLocal(ctx, r) })
+	g.Go(func() error {
+		return a.serveLocal(ctx, &localAPI{
+			reconciler: r, published: &a.published, mode: c.mode, config: cfg,
+			local: a.localState, reasons: source.Explain, toward: addresses.Toward,
+		})
+	})
 	g.Go(func() error {
 		watcher.Run(ctx, func(now []netip.Prefix) {
-			source.SetLocal(servicecache.Local{Addresses: now, ConntrackLiberal: a.machine.ConntrackLiberal()})
+			l := servicecache.Local{Addresses: now, ConntrackLiberal: a.machine.ConntrackLiberal()}
+			a.local.Store(&l)
+			source.SetLocal(l)
 		})
 		return ctx.Err()
 	})
@@ -180,9 +188,21 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *left
 	}
 }
 
-func (a *agent) newSource(r *dataplane.Reconciler, c choice) (*servicecache.Source, error) {
+func (a *agent) cacheConfig(c choice) servicecache.Config {
 	cfg := cacheConfig(a.opts, a.node, a.started)
 	cfg.LoopbackNodePorts = *a.opts.Proxy.IPTables.LocalhostNodePorts && loopbackByDefault(c.mode.Name)
+	return cfg
+}
+
+// localState is what this machine says of itself, as far as it has.
+func (a *agent) localState() servicecache.Local {
+	if l := a.local.Load(); l != nil {
+		return *l
+	}
+	return servicecache.Local{}
+}
+
+func (a *agent) newSource(r *dataplane.Reconciler, cfg servicecache.Config) (*servicecache.Source, error) {
 	if cfg.DetectLocal == servicecache.DetectNone {
 		a.log.Warn("detectLocalMode is ClusterCIDR and no clusterCIDR is given: no traffic is known to be from pods")
 	}
@@ -212,13 +232,13 @@ func nodeState(n servicecache.NodeStatus) healthcheck.NodeState {
 
 // serveLocal answers portwayctl. Services do not depend on it, so that it
 // cannot is told and no more.
-func (a *agent) serveLocal(ctx context.Context, r *dataplane.Reconciler) error {
+func (a *agent) serveLocal(ctx context.Context, api *localAPI) error {
 	if a.opts.Agent.Socket == "" {
 		return nil
 	}
 	l, err := listenLocal(ctx, a.opts.Agent.Socket)
 	if err == nil {
-		err = serveHTTP(ctx, l, (&localAPI{r, &a.published, a.choice.Load().mode.Lacks}).handler())
+		err = serveHTTP(ctx, l, api.handler())
 	}
 	if err != nil {
 		a.log.Error("portwayctl cannot ask this agent", "err", err)

@@ -8,20 +8,27 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/answer"
+	"github.com/portway/portway/modules/servicecache"
 )
 
 // localAPI answers portwayctl on a unix socket.
 type localAPI struct {
 	reconciler *dataplane.Reconciler
 	published  *atomic.Pointer[dataplane.Snapshot]
-	lacks      []dataplane.Capability // of the mode, which explains why it does otherwise
+	mode       dataplane.Mode // what it lacks explains why it does otherwise
+	config     servicecache.Config
+	local      func() servicecache.Local
+	// reasons says why a verdict is as it is; false if nobody knows any more.
+	reasons func(context.Context, dataplane.Verdict) (dataplane.Reasons, bool, error)
+	// toward says by which device the node reaches an address.
+	toward func(netip.Addr) (string, error)
 }
 
 // listenLocal makes the socket, for root alone. One that a process before us
@@ -49,50 +56,27 @@ func (a *localAPI) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /explain", a.explain)
 	mux.HandleFunc("GET /audit", a.audit)
+	mux.HandleFunc("POST /resync", a.resync)
 	mux.HandleFunc("GET /snapshot", a.snapshot)
+	mux.HandleFunc("GET /services/{namespace}/{name}", a.service)
+	mux.HandleFunc("GET /node", a.node)
 	return mux
 }
 
-// explanation is the answer of one plane to /explain.
-type explanation struct {
-	Plane        string    `json:"plane"`
-	Should       verdict   `json:"should"`
-	Does         []outcome `json:"does"`
-	Notes        []string  `json:"notes,omitempty"`
-	Agree        bool      `json:"agree"`
-	Disagreement string    `json:"disagreement,omitempty"`
-	Error        string    `json:"error,omitempty"`
-}
+// noSnapshot is why nothing is known yet.
+const noSnapshot = "there is no snapshot yet: the API server's first lists are not complete"
 
-type verdict struct {
-	Action      string   `json:"action"`
-	Origin      string   `json:"origin"`
-	Reason      string   `json:"reason"`
-	ServicePort string   `json:"servicePort,omitempty"`
-	Frontend    string   `json:"frontend,omitempty"`
-	Endpoints   []target `json:"endpoints,omitempty"`
-}
-
-type target struct {
-	Address    string `json:"address"`
-	Masquerade string `json:"masquerade"`
-}
-
-type outcome struct {
-	Action      string  `json:"action"`
-	Endpoint    string  `json:"endpoint,omitempty"`
-	Masqueraded bool    `json:"masqueraded"`
-	Probability float64 `json:"probability"`
-	Steps       []step  `json:"steps,omitempty"`
-}
-
-type step struct {
-	Object string `json:"object"`
-	Detail string `json:"detail,omitempty"`
-}
-
+// explain reads the parameters proto (tcp), src, dst and iface. The port of src
+// may be left out, and src itself for a flow that the node sends.
 func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
-	flow, err := a.flow(r.URL.Query())
+	s := a.published.Load()
+	if s == nil {
+		http.Error(w, noSnapshot, http.StatusServiceUnavailable)
+		return
+	}
+	q := r.URL.Query()
+	query := answer.Query{Protocol: q.Get("proto"), Source: q.Get("src"), Destination: q.Get("dst"), Interface: q.Get("iface")}
+	flow, err := query.Flow(s.Node(), a.toward)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -102,124 +86,29 @@ func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	answers := make([]explanation, 0, len(planes))
+	e := answer.Explanation{Flow: flow.String(), Planes: make([]answer.Plane, 0, len(planes))}
 	for _, p := range planes {
 		// NodePorts on loopback have a plane of their own; each of the two
 		// knows nothing of the other's flows.
 		if loopback := loopbackName(dataplane.FamilyOf(flow.Dst.Addr())); (p.Plane == loopback) == flow.Dst.Addr().IsLoopback() {
-			answers = append(answers, a.explained(p))
+			e.Planes = append(e.Planes, a.explained(r.Context(), p))
 		}
 	}
-	writeJSON(w, map[string]any{"flow": flow.String(), "planes": answers})
+	writeJSON(w, e)
 }
 
-func (a *localAPI) explained(p dataplane.PlaneExplanation) explanation {
-	should := p.Verdict.Lacking(a.lacks)
-	e := explanation{Plane: p.Plane, Should: verdictOf(should), Notes: p.Explanation.Notes}
-	if p.Err != nil {
-		e.Error = p.Err.Error()
-		return e
+// explained adds the reasons, if the cache still has the verdict's Service.
+func (a *localAPI) explained(ctx context.Context, p dataplane.PlaneExplanation) answer.Plane {
+	if p.Verdict.ServicePort == nil {
+		return answer.Explain(p, a.mode.Lacks, nil)
 	}
-	for _, o := range p.Explanation.Outcomes {
-		out := outcome{Action: o.Action.String(), Masqueraded: o.Masqueraded, Probability: o.Probability}
-		if o.Endpoint.IsValid() {
-			out.Endpoint = o.Endpoint.String()
-		}
-		for _, s := range o.Steps {
-			out.Steps = append(out.Steps, step(s))
-		}
-		e.Does = append(e.Does, out)
+	why, ok, err := a.reasons(ctx, p.Verdict)
+	if err == nil && ok {
+		return answer.Explain(p, a.mode.Lacks, &why)
 	}
-	if err := should.Agrees(p.Explanation); err != nil {
-		e.Disagreement = err.Error()
-	} else {
-		e.Agree = true
-	}
+	e := answer.Explain(p, a.mode.Lacks, nil)
+	e.Notes = append(e.Notes, "the Service has changed since: why its endpoints were chosen is not known any more")
 	return e
-}
-
-func verdictOf(v dataplane.Verdict) verdict {
-	s := verdict{Action: v.Action.String(), Origin: v.Origin.String(), Reason: v.Reason}
-	if v.ServicePort != nil {
-		s.ServicePort, s.Frontend = v.ServicePort.Name.String(), v.Frontend.Kind.String()
-	}
-	if v.Action == dataplane.Forward {
-		for _, e := range v.Pool.Endpoints {
-			s.Endpoints = append(s.Endpoints, target{e.Addr.String(), v.MasqueradeTo(e).String()})
-		}
-	}
-	return s
-}
-
-// flow reads the parameters proto (tcp), src, dst and iface. The port of src
-// may be left out, and src itself for a flow that the node sends.
-func (a *localAPI) flow(q url.Values) (dataplane.Flow, error) {
-	f := dataplane.Flow{Protocol: dataplane.TCP, InInterface: q.Get("iface")}
-	if p := q.Get("proto"); p != "" {
-		proto, err := dataplane.ParseProtocol(p)
-		if err != nil {
-			return f, err
-		}
-		f.Protocol = proto
-	}
-	dst, err := addrPort(q.Get("dst"), 0)
-	if err != nil {
-		return f, fmt.Errorf("dst: %w", err)
-	}
-	if f.Protocol.HasPorts() && dst.Port() == 0 {
-		return f, fmt.Errorf("dst: %s has no port", dst.Addr())
-	}
-	src, err := a.source(q.Get("src"), dst.Addr(), f.InInterface)
-	if err != nil {
-		return f, fmt.Errorf("src: %w", err)
-	}
-	if !f.Protocol.HasPorts() {
-		src, dst = netip.AddrPortFrom(src.Addr(), 0), netip.AddrPortFrom(dst.Addr(), 0)
-	}
-	if dataplane.FamilyOf(src.Addr()) != dataplane.FamilyOf(dst.Addr()) {
-		return f, fmt.Errorf("src %s and dst %s are of different families", src.Addr(), dst.Addr())
-	}
-	f.Src, f.Dst = src, dst
-	return f, nil
-}
-
-// anyPort is a source port as a client might have it.
-const anyPort = 40000
-
-func (a *localAPI) source(text string, dst netip.Addr, iface string) (netip.AddrPort, error) {
-	if text != "" {
-		return addrPort(text, anyPort)
-	}
-	if iface != "" {
-		return netip.AddrPort{}, errors.New("a flow that comes in by an interface needs one")
-	}
-	s := a.published.Load()
-	if s == nil {
-		return netip.AddrPort{}, errors.New("nothing is known of this node yet: give one")
-	}
-	node := s.Node().PrimaryIP(dataplane.FamilyOf(dst))
-	if !node.IsValid() {
-		return netip.AddrPort{}, fmt.Errorf("the node has no %s address: give one", dataplane.FamilyOf(dst))
-	}
-	return netip.AddrPortFrom(node, anyPort), nil
-}
-
-func addrPort(text string, port uint16) (netip.AddrPort, error) {
-	if a, err := netip.ParseAddr(text); err == nil {
-		return netip.AddrPortFrom(a.Unmap(), port), nil
-	}
-	ap, err := netip.ParseAddrPort(text)
-	if err != nil {
-		return ap, fmt.Errorf("%q is neither an address nor one with a port", text)
-	}
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
-}
-
-// audited is the answer of one plane to /audit.
-type audited struct {
-	Plane       string   `json:"plane"`
-	Differences []string `json:"differences"`
-	Error       string   `json:"error,omitempty"`
 }
 
 func (a *localAPI) audit(w http.ResponseWriter, r *http.Request) {
@@ -228,35 +117,59 @@ func (a *localAPI) audit(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	answers := make([]audited, 0, len(audits))
+	all := answer.Audit{Planes: make([]answer.PlaneAudit, 0, len(audits))}
 	for _, p := range audits {
-		one := audited{Plane: p.Plane, Differences: []string{}}
-		for _, d := range p.Differences {
-			one.Differences = append(one.Differences, d.String())
-		}
-		if p.Err != nil {
-			one.Error = p.Err.Error()
-		}
-		answers = append(answers, one)
+		all.Planes = append(all.Planes, answer.Differences(p.Plane, p.Differences, p.Err))
 	}
-	writeJSON(w, map[string]any{"planes": answers})
+	writeJSON(w, all)
+}
+
+// resync repairs what differs and tells what that was.
+func (a *localAPI) resync(w http.ResponseWriter, r *http.Request) {
+	results, err := a.reconciler.Repair(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	all := answer.Audit{Planes: make([]answer.PlaneAudit, 0, len(results))}
+	for _, res := range results {
+		all.Planes = append(all.Planes, answer.Differences(res.Plane.Name, res.Report.Repaired, res.Err))
+	}
+	writeJSON(w, all)
+}
+
+// service tells the ports and ClusterIPs of a Service.
+func (a *localAPI) service(w http.ResponseWriter, r *http.Request) {
+	s := a.published.Load()
+	if s == nil {
+		http.Error(w, noSnapshot, http.StatusServiceUnavailable)
+		return
+	}
+	name := dataplane.ServiceName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+	writeJSON(w, answer.Ports(s, name))
+}
+
+// node tells what, besides the API's objects, decides what must happen here:
+// enough to decide it again elsewhere.
+func (a *localAPI) node(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, map[string]any{"mode": a.mode.Name, "config": a.config, "local": a.local()})
 }
 
 func (a *localAPI) snapshot(w http.ResponseWriter, _ *http.Request) {
 	s := a.published.Load()
 	if s == nil {
-		http.Error(w, "there is no snapshot yet: the API server's first lists are not complete", http.StatusServiceUnavailable)
+		http.Error(w, noSnapshot, http.StatusServiceUnavailable)
 		return
 	}
 	frontends := 0
 	for sp := range s.ServicePorts() {
 		frontends += len(sp.Frontends)
 	}
-	answer := map[string]any{
+	told := map[string]any{
 		"revision": s.Revision(), "servicePorts": s.Len(), "frontends": frontends, "node": s.Node(),
 	}
 	if since, waiting := a.reconciler.Unapplied(); waiting {
-		answer["unappliedSince"] = since.UTC().Format(time.RFC3339Nano)
+		told["unappliedSince"] = since.UTC().Format(time.RFC3339Nano)
 	}
-	writeJSON(w, answer)
+	writeJSON(w, told)
 }

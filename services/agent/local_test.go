@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/servicecache"
 )
 
 // plane is one that remembers: it does what it was last asked for, or with a
@@ -26,6 +26,7 @@ type plane struct {
 	applied *dataplane.Snapshot
 	fault   error
 	reject  bool
+	repairs []dataplane.Difference
 }
 
 func (p *plane) Sync(_ context.Context, r dataplane.SyncRequest) (dataplane.Report, error) {
@@ -33,7 +34,7 @@ func (p *plane) Sync(_ context.Context, r dataplane.SyncRequest) (dataplane.Repo
 		return dataplane.Report{}, p.fault
 	}
 	p.applied = r.Want
-	return dataplane.Report{Full: r.Distrust}, nil
+	return dataplane.Report{Full: r.Distrust, Repaired: p.repairs}, nil
 }
 
 func (p *plane) Audit(context.Context, *dataplane.Snapshot) ([]dataplane.Difference, error) {
@@ -80,7 +81,7 @@ func shop(t *testing.T) *dataplane.Snapshot {
 }
 
 // askable is a local API with a plane behind it that has applied the shop.
-func askable(t *testing.T, p *plane, lacks ...dataplane.Capability) http.Handler {
+func askable(t *testing.T, p *plane, lacks ...dataplane.Capability) *localAPI {
 	t.Helper()
 	synced := make(chan struct{}, 10)
 	r := dataplane.NewReconciler(dataplane.ReconcilerConfig{
@@ -91,29 +92,61 @@ func askable(t *testing.T, p *plane, lacks ...dataplane.Capability) http.Handler
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	a := &localAPI{reconciler: r, published: new(atomic.Pointer[dataplane.Snapshot]), lacks: lacks}
+	a := &localAPI{
+		reconciler: r, published: new(atomic.Pointer[dataplane.Snapshot]), mode: dataplane.Mode{Name: "test", Lacks: lacks},
+		config: servicecache.Config{NodeName: "n1", MasqueradeBit: 14},
+		local: func() servicecache.Local {
+			return servicecache.Local{Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.77.10/24")}}
+		},
+		reasons: func(context.Context, dataplane.Verdict) (dataplane.Reasons, bool, error) {
+			return dataplane.Reasons{
+				Policy: "internalTrafficPolicy Cluster", Choice: "ready endpoints",
+				Endpoints: []dataplane.Considered{
+					{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Slice: "web-1", Ready: true, Serving: true, Local: true, In: true, Why: "ready"},
+					{Addr: netip.MustParseAddrPort("10.244.2.11:8080"), Slice: "web-1", Why: "it is not ready"},
+				},
+			}, true, nil
+		},
+		toward: func(netip.Addr) (string, error) { return "vethc", nil },
+	}
 	a.published.Store(shop(t))
 	r.Publish(a.published.Load())
 	<-synced
-	return a.handler()
+	return a
 }
 
-func ask(h http.Handler, path string) (int, string) {
+func ask(a *localAPI, path string) (int, string) { return call(a, http.MethodGet, path) }
+
+func call(a *localAPI, method, path string) (int, string) {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil))
+	a.handler().ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), method, path, nil))
 	return w.Code, w.Body.String()
 }
 
 // TestExplainAnswer holds the words that portwayctl reads.
 func TestExplainAnswer(t *testing.T) {
-	h := askable(t, &plane{})
-	code, body := ask(h, "/explain?proto=tcp&src=10.244.1.2:5000&iface=vethc&dst=10.96.0.10:80")
-	const want = `{"flow":"TCP 10.244.1.2:5000 -> 10.96.0.10:80 from vethc","planes":[{"plane":"test IPv4",` +
-		`"should":{"action":"forward","origin":"outside","reason":"Cluster endpoints","servicePort":"shop/web:http/TCP","frontend":"ClusterIP",` +
-		`"endpoints":[{"address":"10.244.1.11:8080","masquerade":"no"}]},` +
-		`"does":[{"action":"forward","endpoint":"10.244.1.11:8080","masqueraded":false,"probability":1}],"agree":true}]}`
+	const question = "/explain?proto=tcp&src=10.244.1.2:5000&dst=10.96.0.10:80"
+	const head = `{"flow":"TCP 10.244.1.2:5000 -> 10.96.0.10:80 from vethc","planes":[{"plane":"test IPv4",` +
+		`"should":{"action":"forward","origin":"outside","reason":"Cluster endpoints","service":"shop/web","servicePort":"shop/web:http/TCP",` +
+		`"frontend":{"kind":"ClusterIP","address":"10.96.0.10:80/TCP"},`
+	const does = `"does":[{"action":"forward","endpoint":"10.244.1.11:8080","masqueraded":false,"probability":1}],`
+	a := askable(t, &plane{})
+	code, body := ask(a, question)
+	want := head + `"policy":"internalTrafficPolicy Cluster","choice":"ready endpoints","endpoints":[` +
+		`{"address":"10.244.1.11:8080","in":true,"masquerade":"no","why":"ready","endpointSlice":"web-1","ready":true,"serving":true,"terminating":false,"local":true},` +
+		`{"address":"10.244.2.11:8080","in":false,"why":"it is not ready","endpointSlice":"web-1","ready":false,"serving":false,"terminating":false,"local":false}]},` +
+		does + `"agree":true}]}`
 	if code != 200 || compact(t, body) != want {
 		t.Errorf("%d\n%s\nwant\n%s", code, compact(t, body), want)
+	}
+	a.reasons = func(context.Context, dataplane.Verdict) (dataplane.Reasons, bool, error) {
+		return dataplane.Reasons{}, false, nil
+	}
+	_, body = ask(a, question)
+	want = head + `"endpoints":[{"address":"10.244.1.11:8080","in":true,"masquerade":"no","ready":false,"serving":false,"terminating":false,"local":true}]},` +
+		does + `"notes":["the Service has changed since: why its endpoints were chosen is not known any more"],"agree":true}]}`
+	if compact(t, body) != want {
+		t.Errorf("without reasons\n%s\nwant\n%s", compact(t, body), want)
 	}
 }
 
@@ -140,9 +173,7 @@ func TestExplainDisagreement(t *testing.T) {
 		}
 	}
 	_, body = ask(h, "/audit")
-	if want := `"differences": [
-        "chain X is reject, want forward"
-      ]`; !strings.Contains(body, want) {
+	if want := `"text": "chain X is reject, want forward"`; !strings.Contains(body, want) {
 		t.Errorf("no %s in %s", want, body)
 	}
 	p.fault = errors.New("the kernel is silent")
@@ -172,40 +203,40 @@ func TestSnapshotAnswer(t *testing.T) {
 		}
 	}
 	nothing := &localAPI{published: new(atomic.Pointer[dataplane.Snapshot])}
-	if code, body := ask(nothing.handler(), "/snapshot"); code != 503 {
-		t.Errorf("without a snapshot: %d %s", code, body)
+	for _, path := range []string{"/snapshot", "/explain?dst=10.96.0.10:80", "/services/shop/web"} {
+		if code, body := ask(nothing, path); code != 503 {
+			t.Errorf("%s without a snapshot: %d %s", path, code, body)
+		}
 	}
 }
 
-func TestFlow(t *testing.T) {
-	a := &localAPI{published: new(atomic.Pointer[dataplane.Snapshot])}
-	a.published.Store(shop(t))
-	for _, test := range []struct{ query, want string }{
-		{"dst=10.96.0.10:80", "TCP 192.168.77.10:40000 -> 10.96.0.10:80 from the node"},
-		{"proto=UDP&dst=10.96.0.10:53&src=10.244.1.2&iface=veth0", "UDP 10.244.1.2:40000 -> 10.96.0.10:53 from veth0"},
-		{"dst=[fd00::1]:80&src=fd00::2", "TCP [fd00::2]:40000 -> [fd00::1]:80 from the node"},
-		{"proto=icmp&dst=10.96.0.10&src=10.244.1.2:7", "ICMP 10.244.1.2:0 -> 10.96.0.10:0 from the node"},
-		{"dst=::ffff:10.96.0.10&proto=icmp", "ICMP 192.168.77.10:0 -> 10.96.0.10:0 from the node"},
-		{"", `error dst: "" is neither an address nor one with a port`},
-		{"dst=10.96.0.10", "error dst: 10.96.0.10 has no port"},
-		{"dst=web:80", `error dst: "web:80" is neither an address nor one with a port`},
-		{"proto=gre&dst=10.96.0.10:80", `error unknown protocol "gre": want TCP, UDP, SCTP, ICMP or ICMPv6`},
-		{"dst=10.96.0.10:80&iface=veth0", "error src: a flow that comes in by an interface needs one"},
-		{"dst=[fd00::1]:80", "error src: the node has no IPv6 address: give one"},
-		{"dst=10.96.0.10:80&src=fd00::1", "error src fd00::1 and dst 10.96.0.10 are of different families"},
+func TestServiceAndNodeAnswers(t *testing.T) {
+	a := askable(t, &plane{})
+	for path, want := range map[string]string{
+		"/services/shop/web":   `[{"name":"http","protocol":"TCP","port":80,"addresses":["10.96.0.10"]}]`,
+		"/services/shop/other": `null`,
+		"/node":                `{"config":{"nodeName":"n1","masqueradeBit":14},"local":{"addresses":["192.168.77.10/24"]},"mode":"test"}`,
 	} {
-		q, err := url.ParseQuery(test.query)
-		if err != nil {
-			t.Fatal(err)
+		if code, body := ask(a, path); code != 200 || compact(t, body) != want {
+			t.Errorf("%s: %d %s, want %s", path, code, compact(t, body), want)
 		}
-		f, err := a.flow(q)
-		have := f.String()
-		if err != nil {
-			have = "error " + err.Error()
-		}
-		if have != test.want {
-			t.Errorf("%q: %s, want %s", test.query, have, test.want)
-		}
+	}
+}
+
+// To repair is to write, and so no GET.
+func TestResyncAnswer(t *testing.T) {
+	p := &plane{repairs: []dataplane.Difference{{Object: "chain X", Want: "forward"}}}
+	a := askable(t, p)
+	if code, body := ask(a, "/resync"); code != 405 {
+		t.Errorf("GET: %d %s", code, body)
+	}
+	code, body := call(a, http.MethodPost, "/resync")
+	if want := `{"planes":[{"plane":"test IPv4","differences":[{"object":"chain X","want":"forward","text":"chain X is missing: forward"}]}]}`; code != 200 || compact(t, body) != want {
+		t.Errorf("%d %s, want %s", code, compact(t, body), want)
+	}
+	p.fault = errors.New("the kernel is silent")
+	if _, body := call(a, http.MethodPost, "/resync"); !strings.Contains(body, `"error": "the kernel is silent"`) {
+		t.Errorf("with a fault: %s", body)
 	}
 }
 

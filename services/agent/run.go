@@ -16,6 +16,7 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/healthcheck"
 	"github.com/portway/portway/modules/ipvs"
+	"github.com/portway/portway/modules/servicecache"
 	"github.com/portway/portway/services/agent/config"
 	"github.com/portway/portway/services/agent/kernel"
 	"github.com/portway/portway/services/agent/metrics"
@@ -39,6 +40,7 @@ type agent struct {
 	choice     atomic.Pointer[choice]
 	reconciler atomic.Pointer[dataplane.Reconciler]
 	published  atomic.Pointer[dataplane.Snapshot]
+	local      atomic.Pointer[servicecache.Local]
 }
 
 // Run is the life of the agent on this machine. It ends without an error when

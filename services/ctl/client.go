@@ -11,6 +11,9 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/dataplane/answer"
 )
 
 // Client asks the agent that listens on a unix socket.
@@ -28,62 +31,34 @@ func NewClient(socket string) *Client {
 	}}}
 }
 
-// Flow is what to explain. Parts may be left out: the protocol is TCP, the
-// source this node.
-type Flow struct{ Protocol, Source, Destination, Interface string }
-
-// Explanation is the answer to Explain.
-type Explanation struct {
-	Flow   string  `json:"flow"`
-	Planes []Plane `json:"planes"`
-}
-
-// Plane is what one plane does with a flow, beside what it should.
-type Plane struct {
-	Name   string `json:"plane"`
-	Should struct {
-		Action, Origin, Reason, ServicePort, Frontend string
-
-		Endpoints []struct{ Address, Masquerade string }
-	} `json:"should"`
-	Does []struct {
-		Action, Endpoint string
-		Masqueraded      bool
-		Probability      float64
-		Steps            []struct{ Object, Detail string }
-	} `json:"does"`
-	Notes        []string `json:"notes"`
-	Agree        bool     `json:"agree"`
-	Disagreement string   `json:"disagreement"`
-	Error        string   `json:"error"`
-}
-
-// Audit is the answer to Audit.
-type Audit struct {
-	Planes []struct {
-		Name        string   `json:"plane"`
-		Differences []string `json:"differences"`
-		Error       string   `json:"error"`
-	} `json:"planes"`
-}
-
 // Explain asks what becomes of a flow.
-func (c *Client) Explain(ctx context.Context, f Flow) (Explanation, error) {
-	q := url.Values{"proto": {f.Protocol}, "src": {f.Source}, "dst": {f.Destination}, "iface": {f.Interface}}
-	var e Explanation
-	err := c.get(ctx, "/explain?"+q.Encode(), &e)
-	return e, err
+func (c *Client) Explain(ctx context.Context, q answer.Query) (e answer.Explanation, err error) {
+	v := url.Values{"proto": {q.Protocol}, "src": {q.Source}, "dst": {q.Destination}, "iface": {q.Interface}}
+	return e, c.ask(ctx, http.MethodGet, "/explain?"+v.Encode(), &e)
 }
 
 // Audit asks how the kernel differs from what is wanted.
-func (c *Client) Audit(ctx context.Context) (Audit, error) {
-	var a Audit
-	err := c.get(ctx, "/audit", &a)
-	return a, err
+func (c *Client) Audit(ctx context.Context) (a answer.Audit, err error) {
+	return a, c.ask(ctx, http.MethodGet, "/audit", &a)
 }
 
-func (c *Client) get(ctx context.Context, path string, answer any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+// Resync has the agent repair now what differs, and returns what that was.
+func (c *Client) Resync(ctx context.Context) (a answer.Audit, err error) {
+	return a, c.ask(ctx, http.MethodPost, "/resync", &a)
+}
+
+// Service returns the ports of a Service.
+func (c *Client) Service(ctx context.Context, n dataplane.ServiceName) (ports []answer.Port, err error) {
+	return ports, c.ask(ctx, http.MethodGet, "/services/"+url.PathEscape(n.Namespace)+"/"+url.PathEscape(n.Name), &ports)
+}
+
+// State returns what decides on this node besides the API's objects.
+func (c *Client) State(ctx context.Context) (s NodeState, err error) {
+	return s, c.ask(ctx, http.MethodGet, "/node", &s)
+}
+
+func (c *Client) ask(ctx context.Context, method, path string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}

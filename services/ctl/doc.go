@@ -1,4 +1,4 @@
-// Package ctl asks the agent of this node, over its local socket, why a packet
-// goes where it goes and whether the kernel is as it should be, and prints the
-// answers for people.
+// Package ctl asks why a packet goes where it goes and whether the kernel is as
+// it should be: the agent of this node over its local socket, or what was saved
+// of some node. It prints the answers for people.
 package ctl

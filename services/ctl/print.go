@@ -1,34 +1,71 @@
 package ctl
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/portway/portway/modules/dataplane/answer"
 )
 
-// PrintExplanation writes what should happen, what does, and whether they
-// agree. It returns whether they do in every plane.
-func PrintExplanation(w io.Writer, e Explanation, steps bool) (agree bool) {
-	fmt.Fprintf(w, "%s\n", e.Flow)
-	agree = len(e.Planes) > 0
-	if !agree {
-		fmt.Fprintln(w, "no plane serves this family")
-	}
-	for _, p := range e.Planes {
-		fmt.Fprintf(w, "\n%s\n", p.Name)
-		p.print(w, steps)
-		agree = agree && p.Agree
-	}
-	return agree
+// PrintJSON writes any answer for programs.
+func PrintJSON(w io.Writer, answer any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false) // it is no HTML
+	return e.Encode(answer)
 }
 
-func (p *Plane) print(w io.Writer, steps bool) {
-	fmt.Fprintf(w, "  should  %s\n", p.should())
-	for _, e := range p.Should.Endpoints {
-		fmt.Fprintf(w, "            %s, masqueraded: %s\n", e.Address, e.Masquerade)
+// PrintExplanation writes what should happen, what does, and whether they
+// agree.
+func PrintExplanation(w io.Writer, e answer.Explanation, steps bool) {
+	fmt.Fprintf(w, "%s\n", e.Flow)
+	if len(e.Planes) == 0 {
+		fmt.Fprintln(w, "no plane serves this family")
 	}
+	for i := range e.Planes {
+		p := &e.Planes[i]
+		fmt.Fprintf(w, "\n%s\n", p.Plane)
+		printShould(w, &p.Should)
+		printDoes(w, p, steps)
+		if p.Agree {
+			fmt.Fprintln(w, "  agree   yes")
+		} else {
+			fmt.Fprintf(w, "  agree   no: %s\n", p.Disagreement+p.Error)
+		}
+	}
+}
+
+func printShould(w io.Writer, s *answer.Should) {
+	fmt.Fprintf(w, "  should  %s: from %s, %s\n", s.Action, s.Origin, s.Reason)
+	line := func(what, text string) { fmt.Fprintf(w, "            %-8s  %s\n", what, text) }
+	if s.Frontend != nil {
+		line("Service", s.Service+", port "+s.ServicePort)
+		line("frontend", s.Frontend.Kind+" "+s.Frontend.Address)
+	}
+	if s.Policy != "" {
+		line("policy", s.Policy+": "+s.Choice)
+	}
+	for _, e := range s.Endpoints {
+		in, text := "out", e.Address
+		if e.In {
+			in = "in"
+			text += ", masquerade " + e.Masquerade
+		}
+		if e.Why != "" {
+			text += ": " + e.Why
+		}
+		line(in, text)
+	}
+	for _, n := range s.Notes {
+		line("note", n)
+	}
+}
+
+func printDoes(w io.Writer, p *answer.Plane, steps bool) {
 	if p.Error != "" {
-		fmt.Fprintf(w, "  does    unknown: %s\n", p.Error)
+		fmt.Fprintln(w, "  does    unknown")
 		return
 	}
 	for _, d := range p.Does {
@@ -50,39 +87,23 @@ func (p *Plane) print(w io.Writer, steps bool) {
 	for _, n := range p.Notes {
 		fmt.Fprintf(w, "  note    %s\n", n)
 	}
-	if p.Agree {
-		fmt.Fprintln(w, "  agree   yes")
-	} else {
-		fmt.Fprintf(w, "  agree   NO: %s\n", p.Disagreement)
-	}
 }
 
-func (p *Plane) should() string {
-	s := &p.Should
-	line := s.Action
-	if s.ServicePort != "" {
-		line += ", " + s.ServicePort + " " + s.Frontend
-	}
-	return line + " (from " + s.Origin + ": " + s.Reason + ")"
-}
-
-// PrintAudit writes the differences. It returns whether there are none.
-func PrintAudit(w io.Writer, a Audit) (clean bool) {
-	clean = true
+// PrintAudit writes the differences, and what is said of a plane that has none.
+func PrintAudit(w io.Writer, a answer.Audit, clean string) {
 	for _, p := range a.Planes {
-		switch {
+		switch n := len(p.Differences); {
 		case p.Error != "":
-			fmt.Fprintf(w, "%s: unknown: %s\n", p.Name, p.Error)
-		case len(p.Differences) == 0:
-			fmt.Fprintf(w, "%s: as it should be\n", p.Name)
-			continue
+			fmt.Fprintf(w, "%s: unknown: %s\n", p.Plane, p.Error)
+		case n == 0:
+			fmt.Fprintf(w, "%s: %s\n", p.Plane, clean)
+		case n == 1:
+			fmt.Fprintf(w, "%s: 1 difference\n", p.Plane)
 		default:
-			fmt.Fprintf(w, "%s: %d differences\n", p.Name, len(p.Differences))
+			fmt.Fprintf(w, "%s: %d differences\n", p.Plane, n)
 		}
-		clean = false
 		for _, d := range p.Differences {
-			fmt.Fprintf(w, "  %s\n", d)
+			fmt.Fprintf(w, "  %s\n", d.Text)
 		}
 	}
-	return clean
 }

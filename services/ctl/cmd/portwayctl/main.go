@@ -1,4 +1,5 @@
-// Command portwayctl asks the agent of this node what it does.
+// Command portwayctl says why a packet goes where it goes, and whether the
+// kernel is as Services want it.
 package main
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/portway/portway/services/ctl"
 )
 
-// errDiffers ends the program with code 2: it could look, and what it saw is
-// not as it should be.
+// errDiffers ends the program with code 1: it could look, and what it saw is
+// not as it should be. Whatever kept it from looking is code 2.
 var errDiffers = errors.New("the kernel does not do what it should")
 
 func main() {
@@ -24,68 +25,60 @@ func main() {
 	stop()
 	switch {
 	case errors.Is(err, errDiffers):
-		os.Exit(2)
+		os.Exit(1)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "portwayctl:", err)
-		os.Exit(1)
+		os.Exit(2)
 	}
+}
+
+// settings are what every command may be told.
+type settings struct {
+	socket, kubeconfig, output string
 }
 
 func newCommand() *cobra.Command {
-	var socket string
+	s := new(settings)
 	root := &cobra.Command{
-		Use:           "portwayctl",
-		Short:         "Ask the Portway agent of this node",
-		Long:          "Ask the Portway agent of this node. The exit code is 0 if all is as it should be, 2 if not, and 1 if that could not be found out.",
+		Use:   "portwayctl",
+		Short: "Say why a packet goes where it goes, and whether the kernel is as Services want it",
+		Long: `Say why a packet goes where it goes, and whether the kernel is as Services want
+it: on this node, by asking its Portway agent, or elsewhere from what was saved.
+
+The exit code is 0 if all is as it should be, 1 if it is not, and 2 if that
+could not be found out.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if s.output != "text" && s.output != "json" {
+				return fmt.Errorf("--output is %q: want text or json", s.output)
+			}
+			return nil
+		},
 	}
-	root.PersistentFlags().StringVar(&socket, "socket", "/run/portway/portway.sock", "Where the agent listens.")
-	root.AddCommand(explain(&socket), audit(&socket))
+	flags := root.PersistentFlags()
+	flags.StringVar(&s.socket, "socket", "/run/portway/portway.sock", "where the agent listens")
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "how to reach the API server, to look up pods and nodes by name; default as for kubectl")
+	flags.StringVarP(&s.output, "output", "o", "text", "how to answer: text or json")
+	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := root.RegisterFlagCompletionFunc("output", words); err != nil {
+		panic(err) // there is no such flag
+	}
+	root.AddCommand(explain(s), audit(s), resync(s))
 	return root
 }
 
-func explain(socket *string) *cobra.Command {
-	var f ctl.Flow
-	var steps bool
-	cmd := &cobra.Command{
-		Use:     "explain DESTINATION[:PORT]",
-		Short:   "What should become of a new connection, what does, and whether they agree",
-		Example: "  portwayctl explain 10.96.0.10:53 --proto udp --src 10.244.1.7 --iface veth1234\n  portwayctl explain 192.0.2.10:30080",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Destination = args[0]
-			e, err := ctl.NewClient(*socket).Explain(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			if !ctl.PrintExplanation(cmd.OutOrStdout(), e, steps) {
-				return errDiffers
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&f.Protocol, "proto", "tcp", "tcp, udp, sctp, icmp or icmpv6.")
-	cmd.Flags().StringVar(&f.Source, "src", "", "Source address, with or without a port; this node if left out.")
-	cmd.Flags().StringVar(&f.Interface, "iface", "", "Interface by which the packet reaches the node; none if the node sends it.")
-	cmd.Flags().BoolVar(&steps, "steps", true, "Name each rule, set and server on the way.")
-	return cmd
+func (s *settings) asker() ctl.Asker {
+	return ctl.Live{Client: ctl.NewClient(s.socket), Kubernetes: ctl.Kubernetes{Kubeconfig: s.kubeconfig}}
 }
 
-func audit(socket *string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "audit",
-		Short: "How the kernel differs from what the Services want",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			a, err := ctl.NewClient(*socket).Audit(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if !ctl.PrintAudit(cmd.OutOrStdout(), a) {
-				return errDiffers
-			}
-			return nil
-		},
+// print writes an answer as it was asked for.
+func (s *settings) print(cmd *cobra.Command, answer any, text func()) error {
+	if s.output == "json" {
+		return ctl.PrintJSON(cmd.OutOrStdout(), answer)
 	}
+	text()
+	return nil
 }
