@@ -47,6 +47,40 @@ func TestDumpIsLikeTheKernel(t *testing.T) {
 	}
 }
 
+// What is written of a kernel is read as what iptables-save and ipset printed.
+func TestWrittenDump(t *testing.T) {
+	for _, f := range dataplane.Families() {
+		onBackends(t, f, func(t *testing.T, h *Host) {
+			changeSets(t, h, SetPlan{Create: everySet(f)})
+			command(t, "ipset", "create", "STRANGE", "list:set", "size", "4")
+			makeSets(t, f)
+			for table, rules := range features(f) {
+				restore(t, h, Transaction{Table: table, Chains: []Chain{chain("TEST", rules...), chain("SUB")}})
+			}
+			command(t, h.backend.command, "-P", "FORWARD", "DROP")
+			want, err := ReadDump(f, strings.NewReader(command(t, h.backend.command+"-save")), strings.NewReader(command(t, "ipset", "save")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rules, sets strings.Builder
+			list, err := h.Sets(t.Context(), nil)
+			if err := errors.Join(err, WriteRules(t.Context(), &rules, h), WriteSets(&sets, list)); err != nil {
+				t.Fatal(err)
+			}
+			have, err := ReadDump(f, strings.NewReader(rules.String()), strings.NewReader(sets.String()))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, sets.String())
+			}
+			if !reflect.DeepEqual(have.rules, want.rules) {
+				t.Errorf("the rules differ:\n%s", rules.String())
+			}
+			if p := PlanSets(have.sets, want.sets); !p.IsEmpty() || len(have.sets) != len(want.sets) {
+				t.Errorf("the sets differ by %+v:\n%s", p, sets.String())
+			}
+		})
+	}
+}
+
 func TestDumpCannotBeWritten(t *testing.T) {
 	d, err := ReadDump(dataplane.IPv4, strings.NewReader(serviceRules), nil)
 	if err != nil {
