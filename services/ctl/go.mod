@@ -4,15 +4,19 @@ go 1.26.0
 
 require (
 	github.com/portway/portway/modules/dataplane v0.0.0
+	github.com/portway/portway/modules/iptables v0.0.0
+	github.com/portway/portway/modules/netfilter v0.0.0
 	github.com/portway/portway/modules/servicecache v0.0.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
+	github.com/vishvananda/netlink v1.3.1
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 )
 
 require (
+	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
@@ -40,6 +44,7 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
@@ -65,3 +70,7 @@ require (
 replace github.com/portway/portway/modules/dataplane => ../../modules/dataplane
 
 replace github.com/portway/portway/modules/servicecache => ../../modules/servicecache
+
+replace github.com/portway/portway/modules/iptables => ../../modules/iptables
+
+replace github.com/portway/portway/modules/netfilter => ../../modules/netfilter

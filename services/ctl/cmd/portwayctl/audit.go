@@ -18,10 +18,15 @@ func audit(s *settings) *cobra.Command {
 		Short: "How the kernel differs from what Services want",
 		Long:  "Read back everything in the kernel that is ours, and list each difference from what Services want, with the object and the Service. Nothing is changed.",
 		Example: `  portwayctl audit
+  portwayctl audit --from=node.tar
   portwayctl audit -o json | jq -r '.planes[].differences[].service'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a, err := s.asker().Audit(cmd.Context())
+			asker, err := s.asker()
+			if err != nil {
+				return err
+			}
+			a, err := asker.Audit(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -37,6 +37,9 @@ out if there is only one.`,
   # from outside, by the interface that is not the one of the route back
   portwayctl explain tcp 203.0.113.9 198.51.100.1:443 --iface eth1
 
+  # elsewhere, from what "portwayctl dump" saved on the node
+  portwayctl explain tcp 10.244.1.7 svc/shop/web --from=node.tar --from=pods.yaml
+
   # does it agree? for a script
   portwayctl explain tcp node svc/default/kubernetes -o json | jq .planes[0].agree`,
 		Args: cobra.ExactArgs(3),
@@ -44,7 +47,10 @@ out if there is only one.`,
 			return completions(len(args)), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			asker := s.asker()
+			asker, err := s.asker()
+			if err != nil {
+				return err
+			}
 			q, err := ctl.Resolve(cmd.Context(), asker, answer.Query{
 				Protocol: args[0], Source: args[1], Destination: args[2], Interface: iface,
 			})

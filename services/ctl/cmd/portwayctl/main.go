@@ -35,6 +35,7 @@ func main() {
 // settings are what every command may be told.
 type settings struct {
 	socket, kubeconfig, output string
+	from                       []string
 }
 
 func newCommand() *cobra.Command {
@@ -60,18 +61,22 @@ could not be found out.`,
 	flags.StringVar(&s.socket, "socket", "/run/portway/portway.sock", "where the agent listens")
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "how to reach the API server, to look up pods and nodes by name; default as for kubectl")
 	flags.StringVarP(&s.output, "output", "o", "text", "how to answer: text or json")
+	flags.StringArrayVar(&s.from, "from", nil, "answer from what was saved (portwayctl dump, or files of those names) instead of by the agent; may be repeated")
 	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp
 	}
 	if err := root.RegisterFlagCompletionFunc("output", words); err != nil {
 		panic(err) // there is no such flag
 	}
-	root.AddCommand(explain(s), audit(s), resync(s))
+	root.AddCommand(explain(s), audit(s), resync(s), dump(s))
 	return root
 }
 
-func (s *settings) asker() ctl.Asker {
-	return ctl.Live{Client: ctl.NewClient(s.socket), Kubernetes: ctl.Kubernetes{Kubeconfig: s.kubeconfig}}
+func (s *settings) asker() (ctl.Asker, error) {
+	if len(s.from) > 0 {
+		return ctl.OpenSaved(s.from...)
+	}
+	return ctl.Live{Client: ctl.NewClient(s.socket), Kubernetes: ctl.Kubernetes{Kubeconfig: s.kubeconfig}}, nil
 }
 
 // print writes an answer as it was asked for.
