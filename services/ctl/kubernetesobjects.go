@@ -74,4 +74,3 @@ func items(what string, list runtime.Object, err error) ([]runtime.Object, error
 	})
 	return all, err
 }
-
