@@ -84,3 +84,37 @@ func TestRulesAreReadOnlyWhenSomebodyWrote(t *testing.T) {
 		t.Errorf("repaired %v with %d writes", r.Repaired, r.Writes)
 	}
 }
+
+// An audit of what was applied last costs next to nothing if nobody wrote, and
+// misses nothing if somebody did; one of another snapshot reads all.
+func TestAuditReadsOnlyWhatMayDiffer(t *testing.T) {
+	k := &counted{Kernel: netfiltertest.New(dataplane.IPv4), generation: 7}
+	p := fakePlane(k)
+	want := snapshotOf(t, many(10)...)
+	mustSync(t, p, want, time.Time{}, false)
+	audit := func(what string, of *dataplane.Snapshot, reads bool, differences int) {
+		t.Helper()
+		k.saves = 0
+		found, err := p.Audit(t.Context(), of)
+		if err != nil || len(found) != differences || (k.saves > 0) != reads {
+			t.Errorf("%s: %d tables are read, want some: %t; %v, %v, want %d", what, k.saves, reads, found, err, differences)
+		}
+	}
+	audit("nothing happened", want, false, 0)
+	edit := want.Edit()
+	edit.Delete(many(1)[0].Name)
+	audit("another snapshot", built(t, edit), true, 5) // two chains, a jump, two entries of sets
+	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, addrEntry(many(1)[0].Frontends[0].Addr))}}
+	if err := k.ChangeSets(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	audit("a set changed", want, false, 1)
+	damage := netfilter.Transaction{Table: netfilter.NAT, Chains: []netfilter.Chain{{Name: chainMarkMasq}}}
+	if err := k.Restore(t.Context(), damage); err != nil {
+		t.Fatal(err)
+	}
+	audit("somebody wrote", want, true, 2)
+	audit("nobody wrote since, and nobody repaired", want, true, 2)
+	mustSync(t, p, want, time.Time{}, true)
+	audit("repaired", want, false, 0)
+}

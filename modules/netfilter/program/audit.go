@@ -11,19 +11,22 @@ import (
 )
 
 // Audit reads the kernel and says how it differs from what the snapshot wants.
-// It changes nothing, neither in the kernel nor in the Program. A source with an
-// error is compared as far as it goes.
+// If that is what the last Sync applied, only what somebody may have written
+// since is read. A source with an error is compared as far as it goes.
 func (p *Program) Audit(ctx context.Context, w Wish) ([]dataplane.Difference, error) {
+	if p.model != nil && p.last == w.Want {
+		return p.auditLast(ctx)
+	}
 	m := newModel(p.Layout, w.Frame)
 	m.setFixed(p.Layout.Fixed(w.Want))
-	var refused []dataplane.Difference
+	refused := make(map[dataplane.ServicePortName]error)
 	for sp := range w.Want.ServicePorts() {
 		source, err := w.Source(sp)
 		if conflict := m.put(source); conflict != nil {
 			err = conflict
 		}
 		if err != nil {
-			refused = append(refused, dataplane.Difference{Object: "service port", ServicePort: sp.Name, Want: err.Error()})
+			refused[sp.Name] = err
 		}
 	}
 	own := &Program{Layout: p.Layout, Kernel: p.Kernel, digest: newDigester()}
@@ -32,7 +35,34 @@ func (p *Program) Audit(ctx context.Context, w Wish) ([]dataplane.Difference, er
 	if err != nil {
 		return nil, err
 	}
-	return append(refused, differences(m, expect, r)...), nil
+	return sorted(append(refusals(refused), differences(m, expect, r)...)), nil
+}
+
+// auditLast audits what the last Sync applied.
+func (p *Program) auditLast(ctx context.Context) ([]dataplane.Difference, error) {
+	r, err := p.look(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	found := differences(p.model, p.have, r)
+	if !r.remembered && len(found) > 0 {
+		p.witness = witness{} // the rules are known, and not as we left them
+	}
+	return sorted(append(refusals(p.failed), found...)), nil
+}
+
+// refusals are ServicePorts that are not in the kernel, or not in this version.
+func refusals(failed map[dataplane.ServicePortName]error) []dataplane.Difference {
+	var all []dataplane.Difference
+	for name, err := range failed {
+		all = append(all, dataplane.Difference{Object: "service port", ServicePort: name, Want: err.Error()})
+	}
+	return all
+}
+
+func sorted(all []dataplane.Difference) []dataplane.Difference {
+	slices.SortFunc(all, func(a, b dataplane.Difference) int { return strings.Compare(a.String(), b.String()) })
+	return all
 }
 
 // differences are sorted by object. The reading must have been made with the
@@ -61,11 +91,7 @@ func differences(m *model, expect digests, r *reading) []dataplane.Difference {
 			})
 		}
 	}
-	all = append(all, m.setDifferences(r.sets)...)
-	slices.SortFunc(all, func(a, b dataplane.Difference) int {
-		return strings.Compare(a.Object+a.Want+a.Have, b.Object+b.Want+b.Have)
-	})
-	return all
+	return sorted(append(all, m.setDifferences(r.sets)...))
 }
 
 func count(n int, what string) string {

@@ -169,10 +169,7 @@ func sameFixed(a, b *dataplane.Snapshot) bool {
 
 // read looks at the kernel, and reports what others have changed in it.
 func (s *pass) read(ctx context.Context) error {
-	if s.digest == nil {
-		s.digest = newDigester()
-	}
-	r, err := s.look(ctx)
+	r, err := s.look(ctx, s.wish.Observe)
 	if err != nil {
 		return err
 	}
@@ -191,13 +188,16 @@ func (s *pass) read(ctx context.Context) error {
 }
 
 // look reads the kernel, or only its sets where the rules are as we left them.
-func (s *pass) look(ctx context.Context) (r *reading, err error) {
-	if s.model != nil && s.untouched(ctx) {
-		r = s.remembered()
-		return r, s.readSets(ctx, r)
+func (p *Program) look(ctx context.Context, observe func(ChainID, []netfilter.Rule)) (r *reading, err error) {
+	if p.model != nil && p.untouched(ctx) {
+		r = p.remembered()
+		return r, p.readSets(ctx, r)
 	}
-	err = s.watchRead(ctx, func() (err error) {
-		r, err = reader{s.Program, s.have, s.wish.Observe}.read(ctx)
+	if p.digest == nil {
+		p.digest = newDigester()
+	}
+	err = p.watchRead(ctx, func() (err error) {
+		r, err = reader{p, p.have, observe}.read(ctx)
 		return err
 	})
 	return r, err
