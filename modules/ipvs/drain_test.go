@@ -72,6 +72,7 @@ func (m *memory) later(t *testing.T, want *dataplane.Snapshot, after time.Durati
 
 // kubernetes#57841, #71071, #99162: a TCP endpoint that leaves keeps its
 // connections, and goes when they have ended or when its time is over.
+// Proves S7.8.
 func TestDraining(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -113,6 +114,7 @@ func TestDraining(t *testing.T) {
 }
 
 // The bound is a setting.
+// Proves S7.8.
 func TestDrainIsBounded(t *testing.T) {
 	m := newMemory(dataplane.IPv4, Options{Drain: 30 * time.Second})
 	m.sync(t, snapshot(t, dataplane.Empty(), with(numbered(1, 2))), false)
@@ -131,6 +133,7 @@ func TestDrainIsBounded(t *testing.T) {
 
 // kubernetes#71514, #76664: UDP endpoints go at once, and so do those behind an
 // alias, where established connections do not need IPVS.
+// Proves S7.8.
 func TestWhatDoesNotDrain(t *testing.T) {
 	m := newMemory(dataplane.IPv4, Options{})
 	udp := func(endpoints int) *dataplane.ServicePort {
