@@ -6,7 +6,6 @@ require (
 	github.com/portway/portway/modules/dataplane v0.0.0
 	github.com/portway/portway/modules/netfilter v0.0.0
 	github.com/vishvananda/netlink v1.3.1
-	golang.org/x/sys v0.50.0
 	pgregory.net/rapid v1.3.0
 )
 
@@ -14,6 +13,7 @@ require (
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/rogpeppe/go-internal v1.16.0 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/tools v0.26.0 // indirect
 )
 

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"regexp"
 	"testing"
@@ -23,7 +24,7 @@ func config(t *testing.T) dataplanetest.Config {
 		t.Fatalf("%v; or run the tests with -exec build/tools/secondkernel", err)
 	}
 	return dataplanetest.Config{
-		Mode: Mode(Options{}), Iptables: netfilter.Legacy, OpenFaulty: openFaulty, Budget: *budget,
+		Mode: Mode(Options{}), Iptables: netfilter.Legacy, OpenFaulty: openFaulty, Take: takeServer, Budget: *budget,
 		Normalize: func(dump string) string { return deviceNumber.ReplaceAllString(dump, "$1") },
 	}
 }
@@ -34,6 +35,29 @@ var deviceNumber = regexp.MustCompile(`(?m)^\d+: (kube-ipvs0 )`)
 func TestLaws(t *testing.T) { dataplanetest.RunLaws(t, config(t)) }
 
 func TestScenarios(t *testing.T) { dataplanetest.RunScenarios(t, config(t)) }
+
+// takeServer deletes a virtual server, or one of its real servers.
+func takeServer(ctx context.Context, f dataplane.Family, choose func(n int) int) (taken string, err error) {
+	servers, err := kernel.Open(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, servers.Close()) }()
+	all, err := servers.List(ctx, f)
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	server := all[choose(len(all))]
+	op := kernel.Op{Verb: kernel.DeleteServer, Key: server.Key}
+	if i := choose(len(server.Reals) + 1); i < len(server.Reals) {
+		op.Verb, op.Real = kernel.DeleteReal, server.Reals[i].Addr
+	}
+	refused, err := servers.Apply(ctx, []kernel.Op{op})
+	for _, r := range refused {
+		err = errors.Join(err, &r)
+	}
+	return op.String(), err
+}
 
 // openFaulty opens a plane whose calls to the kernel may fail.
 func openFaulty(fail func() error) dataplanetest.Open {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -17,18 +19,47 @@ var errNoDummy = errors.New("the kernel has no dummy devices: load the module du
 // Support tells whether this machine has what the mode needs for a family:
 // IPVS, the schedulers, and dummy devices. It tries, in a network namespace of
 // its own, so that nothing that serves is touched and modules load as they
-// would. The error says in a sentence what is missing and what to do about it.
+// would. A process that may not make one (it needs CAP_SYS_ADMIN) looks at what
+// is there, and cannot tell about schedulers. The error says in a sentence what
+// is missing and what to do about it.
 func Support(ctx context.Context, f dataplane.Family, schedulers ...string) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			result <- fmt.Errorf("making a network namespace to try IPVS in (%w): run as root or with CAP_SYS_ADMIN", err)
-			return
+		switch err := unix.Unshare(unix.CLONE_NEWNET); {
+		case errors.Is(err, unix.EPERM):
+			result <- look(ctx)
+		case err != nil:
+			result <- fmt.Errorf("making a network namespace to try IPVS in: %w", err)
+		default:
+			result <- try(ctx, f, schedulers)
 		}
-		result <- try(ctx, f, schedulers)
 	}()
 	return <-result
+}
+
+// look changes nothing. A module that is not loaded counts as absent where the
+// kernel would have loaded it for the first virtual server or device: whoever
+// has fewer rights has somebody to load it before (--init-only).
+func look(ctx context.Context) error {
+	h, err := Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	errs := []error{tracksConnections()}
+	if _, err := os.Stat("/sys/module/dummy"); errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, errNoDummy)
+	}
+	return errors.Join(errs...)
+}
+
+// tracksConnections tells whether IPVS works together with conntrack.
+func tracksConnections() error {
+	if _, err := ProcSys("").Read("net/ipv4/vs/conntrack"); err != nil {
+		return fmt.Errorf("IPVS of this kernel cannot track connections (%w): it needs CONFIG_IP_VS_NFCT", err)
+	}
+	return nil
 }
 
 // try uses everything once.
@@ -42,9 +73,7 @@ func try(ctx context.Context, f dataplane.Family, schedulers []string) error {
 	for i, s := range schedulers {
 		errs = append(errs, tryScheduler(ctx, h, f, uint16(i+1), s))
 	}
-	if _, err := ProcSys("").Read("net/ipv4/vs/conntrack"); err != nil {
-		errs = append(errs, fmt.Errorf("IPVS of this kernel cannot track connections (%w): it needs CONFIG_IP_VS_NFCT", err))
-	}
+	errs = append(errs, tracksConnections())
 	if _, err := (Dummy{}).Ensure(ctx); err != nil {
 		errs = append(errs, err)
 	}
