@@ -17,8 +17,9 @@ func Serve(t rig.TB, r *rig.Rig) {
 // both families, and tells of those that end where the snapshot does not say.
 func Misled(t rig.TB, r *rig.Rig, mode dataplane.Mode, want *dataplane.Snapshot, shots []Shot) []error {
 	t.Helper()
+	b := &bed{t: t, cfg: Config{Mode: mode}, rig: r, watch: r.Node2.Watch(t)}
 	var wrong []error
-	for _, m := range (&bed{t: t, cfg: Config{Mode: mode}, rig: r}).misled(shots, want) {
+	for _, m := range b.misled(shots, want) {
 		wrong = append(wrong, m.err)
 	}
 	return wrong
