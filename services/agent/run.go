@@ -47,6 +47,9 @@ type agent struct {
 // the context does, and leaves the node forwarding.
 func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log *slog.Logger) error {
 	machine := kernel.Machine{Root: "/"}
+	if opts.InitOnly && opts.Proxy.Mode == "" {
+		opts.Proxy.Mode = v1alpha1.ProxyMode(annotated(ctx, opts, modes, log))
+	}
 	chooser := newChooser(opts, modes, machine, log)
 	if err := chooser.check(ctx); err != nil {
 		return err

@@ -115,14 +115,8 @@ func (h routes) find() (netlink.Link, error) {
 // make makes the device, which is down. Where IPv6 is switched off it has no
 // mode of making link-local addresses; List does not show such addresses.
 func (h routes) make() (netlink.Link, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = DeviceName
-	err := h.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			return nil, errNoDummy
-		}
-		return nil, fmt.Errorf("making the device %s: %w", DeviceName, reason(err))
+	if _, err := h.add(DeviceName); err != nil {
+		return nil, err
 	}
 	link, err := h.find()
 	if link == nil {
@@ -130,6 +124,40 @@ func (h routes) make() (netlink.Link, error) {
 	}
 	_ = h.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE)
 	return link, nil
+}
+
+func (h routes) add(name string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	link := &netlink.Dummy{LinkAttrs: attrs}
+	err := h.LinkAdd(link)
+	switch {
+	case err == nil, errors.Is(err, unix.EEXIST):
+		return link, nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return nil, errNoDummy
+	}
+	return nil, fmt.Errorf("making the device %s: %w", name, reason(err))
+}
+
+// possible tells whether Ensure could have its device. Where there is none it
+// makes another one, which has the kernel load the module, and deletes that.
+func (Dummy) possible() error {
+	h, err := openRoutes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if link, err := h.find(); link != nil {
+		return nil
+	} else if !errors.Is(err, ErrNoDevice) {
+		return err
+	}
+	link, err := h.add("portway-probe")
+	if err != nil {
+		return err
+	}
+	return h.LinkDel(link)
 }
 
 // Remove deletes the device when neither family uses it.

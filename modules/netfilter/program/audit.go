@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,9 +53,13 @@ func (p *Program) auditLast(ctx context.Context) ([]dataplane.Difference, error)
 }
 
 // refusals are ServicePorts that are not in the kernel, or not in this version.
+// What a mode cannot do and declares is no difference.
 func refusals(failed map[dataplane.ServicePortName]error) []dataplane.Difference {
 	var all []dataplane.Difference
 	for name, err := range failed {
+		if errors.Is(err, errors.ErrUnsupported) {
+			continue
+		}
 		all = append(all, dataplane.Difference{Object: "service port", ServicePort: name, Want: err.Error()})
 	}
 	return all
