@@ -132,13 +132,14 @@ func (f frame) dropOutside() []netfilter.Rule {
 }
 
 // services marks what must be masqueraded and gives external addresses their
-// aliases.
+// aliases. What is IPVS' own ends here: a ClusterIP is a local address, which
+// rules of host ports take (CVE-2019-9946).
 func (f frame) services() []netfilter.Rule {
 	return []netfilter.Rule{
 		f.frontends(setClusterIP, netfilter.Jump(chainClusterIP)),
 		f.frontends(setBalancer, netfilter.Goto(chainExternal)),
 		f.frontends(setExternal, netfilter.Goto(chainExternal)),
-		f.frontends(setFrontend, netfilter.Return()),
+		f.frontends(setFrontend, netfilter.Accept()),
 		{Sets: f.in(setNodeIP, "dst"), Target: netfilter.Goto(chainNodePort)},
 	}
 }
