@@ -10,6 +10,7 @@ import (
 	"github.com/portway/portway/modules/iptables"
 	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/modules/userspace"
+	"github.com/portway/portway/services/agent/config"
 )
 
 // Modes are the proxy modes that there are. To add one, add it here. The log
@@ -21,6 +22,15 @@ func Modes(log *slog.Logger, forIPVS ipvs.Options) []dataplane.Mode {
 		userspace.Mode(userspace.Options{Log: log}),
 		kubeProxyNFTables(),
 	}
+}
+
+// prepare sets what the configured mode sets itself when it runs with the rights
+// to, for an agent that will run without them.
+func prepare(opts *config.Options) []error {
+	if opts.Proxy.Mode == ipvs.Name {
+		return ipvs.Prepare(opts.IPVS())
+	}
+	return nil
 }
 
 // bestModes is the order in which modes are tried if none is named. A mode

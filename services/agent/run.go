@@ -15,7 +15,6 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/healthcheck"
-	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/modules/servicecache"
 	"github.com/portway/portway/services/agent/config"
 	"github.com/portway/portway/services/agent/kernel"
@@ -58,12 +57,10 @@ func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log 
 	for _, err := range machine.SetConntrack(&opts.Proxy.Conntrack) {
 		log.Warn("A setting of the kernel stays as it is", "err", err)
 	}
-	if opts.Proxy.Mode == ipvs.Name {
-		for _, err := range ipvs.Prepare(opts.IPVS()) {
+	if opts.InitOnly {
+		for _, err := range prepare(opts) {
 			log.Warn("A setting of the kernel stays as it is", "err", err)
 		}
-	}
-	if opts.InitOnly {
 		return nil
 	}
 	if err := machine.SetOOMScore(*opts.Proxy.OOMScoreAdj); err != nil {
