@@ -63,13 +63,9 @@ func (w *writer) comment(f *dataplane.Frontend) string {
 	return netfilter.Comment(text)
 }
 
-// addrEntry and portEntry are entries of hash:ip and hash:ip,port sets.
-func addrEntry(a netip.Addr) netfilter.SetEntry {
-	return netfilter.SetEntry{Net: netip.PrefixFrom(a, a.BitLen())}
-}
-
+// portEntry is an entry of a hash:ip,port set.
 func portEntry(k dataplane.FrontendKey) netfilter.SetEntry {
-	e := addrEntry(k.Addr)
+	e := netfilter.AddrEntry(k.Addr)
 	e.Protocol, e.Port = k.Protocol, k.Port
 	return e
 }

@@ -32,7 +32,7 @@ func (w *writer) firewall(s *dataplane.SourceRanges, target netfilter.Target) ne
 		node.Target = target
 	}
 	rules := []netfilter.Rule{node}
-	for _, p := range ofFamily(s.Prefixes, w.family) {
+	for _, p := range netfilter.OfFamily(s.Prefixes, w.family) {
 		rules = append(rules, netfilter.Rule{Source: netfilter.MatchPrefix(p), Target: target})
 	}
 	w.out.AddChain(netfilter.NAT, c.name, append(rules, netfilter.Rule{Target: netfilter.Accept()})...)
@@ -142,7 +142,7 @@ func (w *writer) denyRules(s *dataplane.SourceRanges, actions [3]dataplane.Actio
 	if s == nil {
 		return append(rules, w.denyOrigins(netip.Prefix{}, actions)...)
 	}
-	for _, p := range ofFamily(s.Prefixes, w.family) {
+	for _, p := range netfilter.OfFamily(s.Prefixes, w.family) {
 		rules = append(rules, w.denyOrigins(p, actions)...)
 	}
 	return append(rules, netfilter.Rule{Target: netfilter.Drop()})
@@ -164,18 +164,18 @@ func (w *writer) denyOrigins(from netip.Prefix, actions [3]dataplane.Action) []n
 
 // podWithin matches the flows of pods within a source range.
 func (l locality) podWithin(from netip.Prefix) (netfilter.Rule, bool) {
-	if !l.hasPods {
+	if !l.HasPods {
 		return netfilter.Rule{}, false
 	}
-	r := l.fromPod()
+	r := l.FromPods()
 	if !from.IsValid() {
 		return r, true
 	}
-	if !l.detector.Prefix.IsValid() {
+	if !l.ByRange() {
 		r.Source = netfilter.MatchPrefix(from)
 		return r, true
 	}
-	part, ok := l.within(from)
+	part, ok := l.Within(from)
 	r.Source = netfilter.MatchPrefix(part)
 	return r, ok
 }

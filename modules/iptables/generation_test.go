@@ -76,7 +76,7 @@ func TestRulesAreReadOnlyWhenSomebodyWrote(t *testing.T) {
 	}
 
 	// The sets have no generation.
-	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, addrEntry(many(1)[0].Frontends[0].Addr))}}
+	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, netfilter.AddrEntry(many(1)[0].Frontends[0].Addr))}}
 	if err := k.ChangeSets(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestAuditReadsOnlyWhatMayDiffer(t *testing.T) {
 	edit := want.Edit()
 	edit.Delete(many(1)[0].Name)
 	audit("another snapshot", built(t, edit), true, 5) // two chains, a jump, two entries of sets
-	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, addrEntry(many(1)[0].Frontends[0].Addr))}}
+	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, netfilter.AddrEntry(many(1)[0].Frontends[0].Addr))}}
 	if err := k.ChangeSets(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}

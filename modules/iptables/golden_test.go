@@ -85,7 +85,7 @@ func (h held) text(servicesOnly bool) string {
 		}
 		fmt.Fprintf(&b, "# ipset %s %s\n", s.Name, s.Type)
 		for _, e := range s.Entries {
-			fmt.Fprintf(&b, "add %s %s\n", s.Name, program.EntryText(netfilter.SetChange{Type: s.Type, Entry: e}))
+			fmt.Fprintf(&b, "add %s %s\n", s.Name, netfilter.SetChange{Type: s.Type, Entry: e}.EntryText())
 		}
 	}
 	return b.String()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
-	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
 var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
@@ -33,41 +33,7 @@ func openFaulty(fail func() error) dataplanetest.Open {
 		if err != nil {
 			return nil, err
 		}
-		p.program.Kernel = faulty{p.program.Kernel, fail}
+		p.program.Kernel = netfiltertest.Failing(p.program.Kernel, fail)
 		return p, nil
 	}
-}
-
-// faulty is a kernel whose calls may fail before they are made.
-type faulty struct {
-	netfilter.Kernel
-	fail func() error
-}
-
-func (k faulty) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Save(ctx, t, visit)
-}
-
-func (k faulty) Restore(ctx context.Context, tx netfilter.Transaction) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Restore(ctx, tx)
-}
-
-func (k faulty) Sets(ctx context.Context, keep func(string) bool) ([]netfilter.Set, error) {
-	if err := k.fail(); err != nil {
-		return nil, err
-	}
-	return k.Kernel.Sets(ctx, keep)
-}
-
-func (k faulty) ChangeSets(ctx context.Context, plan netfilter.SetPlan) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.ChangeSets(ctx, plan)
 }

@@ -1,8 +1,6 @@
 package iptables
 
 import (
-	"net/netip"
-
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/program"
@@ -47,25 +45,7 @@ func layout(f dataplane.Family) *program.Layout {
 	return l
 }
 
-// fixedEntries are the addresses of NodePorts, the healthCheckNodePorts and
-// the ClusterIPs of other proxies.
+// fixedEntries come from no ServicePort.
 func fixedEntries(s *dataplane.Snapshot, f dataplane.Family) map[netfilter.SetChange]bool {
-	want := make(map[netfilter.SetChange]bool)
-	enter := func(in set, a netip.Addr) {
-		if dataplane.FamilyOf(a) == f {
-			want[in.entry(f, addrEntry(a.WithZone("")))] = true
-		}
-	}
-	for _, a := range s.Node().NodePortAddrs {
-		enter(setNodeIP, a)
-	}
-	for a := range s.Ignored() {
-		enter(setIgnored, a)
-	}
-	for _, h := range s.HealthChecks() {
-		if h.Port != 0 {
-			want[setHealth.entry(f, netfilter.SetEntry{Port: h.Port})] = true
-		}
-	}
-	return want
+	return netfilter.FixedEntries(s, f, setNodeIP.empty(f), setIgnored.empty(f), setHealth.empty(f))
 }

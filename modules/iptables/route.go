@@ -29,7 +29,7 @@ func (l locality) routes(f *dataplane.Frontend) routes {
 			r.Masquerade = dataplane.MasqueradeNo
 		}
 	}
-	if !l.hasPods {
+	if !l.HasPods {
 		rs[dataplane.FromPod] = rs[dataplane.FromOutside]
 	}
 	return rs
@@ -37,7 +37,7 @@ func (l locality) routes(f *dataplane.Frontend) routes {
 
 // provable tells whether all sources of an origin are on this node for sure.
 func (l locality) provable(o dataplane.Origin) bool {
-	return o == dataplane.FromNode || o == dataplane.FromPod && !l.detector.Prefix.IsValid()
+	return o == dataplane.FromNode || o == dataplane.FromPod && !l.ByRange()
 }
 
 // pool is the pool that all origins are forwarded to, if it is one.
@@ -69,7 +69,7 @@ func (w *writer) frontend(f *dataplane.Frontend) {
 	}
 	w.refuse(f, rs)
 	if f.Kind == dataplane.ClusterIP {
-		w.enter(setClusterIP, addrEntry(f.Addr))
+		w.enter(setClusterIP, netfilter.AddrEntry(f.Addr))
 	}
 }
 
@@ -117,10 +117,10 @@ func (l locality) mark(rs routes) (netfilter.Rule, bool) {
 	switch rs.masquerades() { // pod, node, outside
 	case [3]dataplane.Masquerade{yes, yes, yes}:
 	case [3]dataplane.Masquerade{no, yes, yes}:
-		if l.everyone() {
+		if l.Everyone() {
 			return r, false
 		}
-		r = l.notFromPod()
+		r = l.NotFromPods()
 	case [3]dataplane.Masquerade{no, yes, no}:
 		r = fromNode()
 	default:
@@ -155,23 +155,18 @@ func (w *writer) external(rs routes) netfilter.Target {
 func (w *writer) originRules(rs routes) []netfilter.Rule {
 	pod, node, outside := rs[dataplane.FromPod], rs[dataplane.FromNode], rs[dataplane.FromOutside]
 	var rules []netfilter.Rule
-	podsDiffer := w.local.hasPods && pod != outside
+	podsDiffer := w.local.HasPods && pod != outside
 	if podsDiffer || node != outside {
 		rules = append(rules, w.route(fromNode(), node, nil)...)
 	}
 	if podsDiffer {
-		onNode := w.local.podCIDRs
-		if w.local.detector.Prefix.IsValid() {
-			onNode = nil
-			for _, p := range w.local.podCIDRs {
-				if part, ok := w.local.within(p); ok {
-					onNode = append(onNode, part)
-				}
-			}
+		onNode := w.local.PodCIDRs
+		if w.local.ByRange() {
+			onNode = w.local.SourcesOnNode()
 		}
-		rules = append(rules, w.route(w.local.fromPod(), pod, onNode)...)
+		rules = append(rules, w.route(w.local.FromPods(), pod, onNode)...)
 	}
-	return append(rules, w.route(netfilter.Rule{}, outside, w.local.podCIDRs)...)
+	return append(rules, w.route(netfilter.Rule{}, outside, w.local.PodCIDRs)...)
 }
 
 // route takes the flows that match along a route. A refusal is an ACCEPT: it

@@ -21,7 +21,7 @@ type frame struct {
 func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
 	fr := frame{family: f, mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid}
 	if n.DropUnallocated {
-		fr.unallocated = ofFamily(n.ServiceCIDRs, f)
+		fr.unallocated = netfilter.OfFamily(n.ServiceCIDRs, f)
 	}
 	return fr
 }
@@ -217,15 +217,7 @@ func (f frame) services() []netfilter.Rule {
 			Target:   netfilter.Jump(chainReject),
 		},
 	}
-	for _, p := range f.unallocated {
-		rules = append(rules, netfilter.Rule{
-			Destination: netfilter.MatchPrefix(p),
-			DestType:    netfilter.NotLocal,
-			Comment:     "kubernetes unallocated service addresses",
-			Target:      netfilter.Drop(),
-		})
-	}
-	return rules
+	return append(rules, netfilter.DropUnallocated(f.unallocated)...)
 }
 
 // hooks are in the order in which they are installed. Their comments are

@@ -28,7 +28,7 @@ func (p *Plane) Sync(ctx context.Context, req dataplane.SyncRequest) (dataplane.
 		warnings = slices.Clone(p.warnings)
 	}
 	wish := p.wish(req)
-	wish.Anew = p.translator != nil && !p.translator.local.equal(newLocality(req.Want.Node(), p.family))
+	wish.Anew = p.translator != nil && !p.translator.local.Equal(netfilter.LocalityOf(req.Want.Node(), p.family))
 	if p.translator == nil || wish.Anew {
 		p.translator = newTranslator(req.Want.Node(), p.family)
 	}

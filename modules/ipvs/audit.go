@@ -115,10 +115,10 @@ func (d *differ) sets(p netfilter.SetPlan) {
 		d.add("ipset "+s.Name, none, "a set of type "+string(s.Type)+" as we make it", "another one")
 	}
 	for _, c := range p.Add {
-		d.add("ipset "+c.Set, d.ownerOf(c), entryText(c), "")
+		d.add("ipset "+c.Set, d.ownerOf(c), c.EntryText(), "")
 	}
 	for _, c := range p.Remove {
-		d.add("ipset "+c.Set, none, "", entryText(c))
+		d.add("ipset "+c.Set, none, "", c.EntryText())
 	}
 }
 
@@ -139,26 +139,6 @@ func (d *differ) ownerOf(c netfilter.SetChange) dataplane.ServicePortName {
 		}
 	}
 	return d.owners[c]
-}
-
-// entryText is an entry as ipset prints it.
-func entryText(c netfilter.SetChange) string {
-	e := c.Entry
-	port := fmt.Sprint(e.Port)
-	if c.Type == netfilter.BitmapPort {
-		return port
-	}
-	s := e.Net.Addr().String()
-	if e.Protocol != 0 {
-		s += "," + strings.ToLower(e.Protocol.String()) + ":" + port
-	}
-	switch {
-	case e.Second.IsValid():
-		s += "," + e.Second.String()
-	case e.SecondNet.IsValid():
-		s += "," + e.SecondNet.String()
-	}
-	return s
 }
 
 func (d *differ) locals(r *reading) {

@@ -96,12 +96,8 @@ func (w *writer) enter(s set, e netfilter.SetEntry) {
 	}
 }
 
-func addrEntry(a netip.Addr) netfilter.SetEntry {
-	return netfilter.SetEntry{Net: netip.PrefixFrom(a, a.BitLen())}
-}
-
 func (w *writer) addrPort(f *dataplane.Frontend) netfilter.SetEntry {
-	e := addrEntry(f.Addr)
+	e := netfilter.AddrEntry(f.Addr)
 	e.Protocol, e.Port = w.sp.Name.Protocol, f.Port
 	return e
 }
@@ -120,7 +116,7 @@ func (w *writer) frontend(f *dataplane.Frontend) error {
 	}
 	if f.Kind == dataplane.ClusterIP && !w.held[f.Addr] {
 		w.makeLocal(f.Addr)
-		w.enter(setIPs, addrEntry(f.Addr))
+		w.enter(setIPs, netfilter.AddrEntry(f.Addr))
 	}
 	w.sources(f)
 	switch {
@@ -217,7 +213,7 @@ func (w *writer) sources(f *dataplane.Frontend) {
 	if !f.Sources.Node {
 		w.enter(setDenyNode, w.addrPort(f))
 	}
-	for _, p := range ofFamily(f.Sources.Prefixes, w.family) {
+	for _, p := range netfilter.OfFamily(f.Sources.Prefixes, w.family) {
 		for _, half := range halves(p) {
 			e := w.addrPort(f)
 			e.SecondNet = half
@@ -251,7 +247,7 @@ func (w *writer) serveAlias(alias netip.Addr, port uint16, p *dataplane.Pool) er
 		return errors.New("its alias " + alias.String() + " is an address of this node")
 	}
 	w.makeLocal(alias)
-	w.enter(setAlias, addrEntry(alias))
+	w.enter(setAlias, netfilter.AddrEntry(alias))
 	w.serve(kernel.Key{Protocol: w.sp.Name.Protocol, Addr: alias, Port: port}, p, false)
 	return nil
 }
@@ -267,7 +263,7 @@ func (w *writer) serve(k kernel.Key, p *dataplane.Pool, direct bool) {
 		return
 	}
 	for _, e := range p.Endpoints {
-		entry := addrEntry(e.Addr.Addr())
+		entry := netfilter.AddrEntry(e.Addr.Addr())
 		entry.Protocol, entry.Port, entry.Second = k.Protocol, e.Addr.Port(), e.Addr.Addr()
 		w.enter(setLoopBack, entry)
 	}

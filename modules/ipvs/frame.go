@@ -22,10 +22,10 @@ type frame struct {
 
 func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
 	fr := frame{
-		family: f, mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid, local: newLocality(n, f),
+		family: f, mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid, local: locality{netfilter.LocalityOf(n, f)},
 	}
 	if n.DropUnallocated {
-		fr.unallocated = ofFamily(n.ServiceCIDRs, f)
+		fr.unallocated = netfilter.OfFamily(n.ServiceCIDRs, f)
 	}
 	return fr
 }
@@ -88,7 +88,7 @@ func fromNode(target netfilter.Target) netfilter.Rule {
 }
 
 func (f frame) fromPods(target netfilter.Target) netfilter.Rule {
-	r := netfilter.FromPods(f.local.detector)
+	r := f.local.FromPods()
 	r.Target = target
 	return r
 }
@@ -125,7 +125,7 @@ func (f frame) sources() []netfilter.Rule {
 
 func (f frame) dropOutside() []netfilter.Rule {
 	rules := []netfilter.Rule{fromNode(netfilter.Return())}
-	if f.local.hasPods {
+	if f.local.HasPods {
 		rules = append(rules, f.fromPods(netfilter.Return()))
 	}
 	return append(rules, netfilter.Rule{Target: netfilter.Drop()})
@@ -153,9 +153,9 @@ func (f frame) clusterIP() []netfilter.Rule {
 		f.frontends(setMasquerade, f.markMasquerade()),
 		fromNode(f.markMasquerade()),
 	}
-	if f.local.hasPods && !f.local.everyone() {
-		r := f.fromPods(f.markMasquerade())
-		r.Source.Not, r.In.Not = r.Source.Addr.IsValid(), r.In.Name != ""
+	if f.local.HasPods && !f.local.Everyone() {
+		r := f.local.NotFromPods()
+		r.Target = f.markMasquerade()
 		rules = append(rules, r)
 	}
 	return append(rules, f.frontends(setHeld, netfilter.Netmap(f.aliases(false))))
@@ -180,11 +180,11 @@ func (f frame) nodePort() []netfilter.Rule {
 // on another node would not come back here, so its source is replaced.
 func (f frame) split(inside, outside netfilter.Target) []netfilter.Rule {
 	rules := []netfilter.Rule{fromNode(f.markMasquerade()), fromNode(inside)}
-	if f.local.hasPods {
-		for _, p := range f.local.sourcesOnNode() {
+	if f.local.HasPods {
+		for _, p := range f.local.SourcesOnNode() {
 			rules = append(rules, netfilter.Rule{Source: netfilter.MatchPrefix(p), Target: inside})
 		}
-		if !f.local.onNode() {
+		if f.local.ByRange() {
 			rules = append(rules, f.fromPods(f.markMasquerade()))
 		}
 		rules = append(rules, f.fromPods(inside))
@@ -220,15 +220,7 @@ func (f frame) filter() []netfilter.Rule {
 		netfilter.Rule{Sets: f.in(setIgnored, "dst"), Target: netfilter.Return()},
 		netfilter.Rule{Sets: f.in(setIPs, "dst"), Target: netfilter.Jump(chainReject)},
 	)
-	for _, p := range f.unallocated {
-		rules = append(rules, netfilter.Rule{
-			Destination: netfilter.MatchPrefix(p),
-			DestType:    netfilter.NotLocal,
-			Comment:     "kubernetes unallocated service addresses",
-			Target:      netfilter.Drop(),
-		})
-	}
-	return rules
+	return append(rules, netfilter.DropUnallocated(f.unallocated)...)
 }
 
 func (f frame) rejectedNodePorts() []netfilter.Rule {
@@ -272,7 +264,7 @@ func (f frame) forward() []netfilter.Rule {
 
 func (f frame) equal(o frame) bool {
 	return f.family == o.family && f.mark == o.mark && f.randomFully == o.randomFully && f.lenient == o.lenient &&
-		f.dropInvalid == o.dropInvalid && slices.Equal(f.unallocated, o.unallocated) && f.local.equal(o.local)
+		f.dropInvalid == o.dropInvalid && slices.Equal(f.unallocated, o.unallocated) && f.local.Equal(o.local.Locality)
 }
 
 // hook is a chain of the kernel with the jumps that must stand first in it.

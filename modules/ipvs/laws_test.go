@@ -12,6 +12,7 @@ import (
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
 	"github.com/portway/portway/modules/ipvs/kernel"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
 // budget is for kernels on which programs start slowly: one generated case for
@@ -68,43 +69,10 @@ func openFaulty(fail func() error) dataplanetest.Open {
 		if err != nil {
 			return nil, err
 		}
-		p.netfilter, p.servers, p.device = faulty{p.netfilter, fail}, faultyServers{p.servers, fail}, faultyDevice{p.device, fail}
+		p.netfilter = netfiltertest.Failing(p.netfilter, fail)
+		p.servers, p.device = faultyServers{p.servers, fail}, faultyDevice{p.device, fail}
 		return p, nil
 	}
-}
-
-// faulty is a kernel whose calls may fail before they are made.
-type faulty struct {
-	netfilter.Kernel
-	fail func() error
-}
-
-func (k faulty) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Save(ctx, t, visit)
-}
-
-func (k faulty) Restore(ctx context.Context, tx netfilter.Transaction) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.Restore(ctx, tx)
-}
-
-func (k faulty) Sets(ctx context.Context, keep func(string) bool) ([]netfilter.Set, error) {
-	if err := k.fail(); err != nil {
-		return nil, err
-	}
-	return k.Kernel.Sets(ctx, keep)
-}
-
-func (k faulty) ChangeSets(ctx context.Context, plan netfilter.SetPlan) error {
-	if err := k.fail(); err != nil {
-		return err
-	}
-	return k.Kernel.ChangeSets(ctx, plan)
 }
 
 type faultyServers struct {

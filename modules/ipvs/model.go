@@ -47,7 +47,7 @@ func newDirt() dirt {
 
 // newModel is a model without Services, of a node.
 func newModel(n *dataplane.Node, t translator, randomFully bool) *model {
-	t.local = newLocality(n, t.family)
+	t.local = locality{netfilter.LocalityOf(n, t.family)}
 	t.held = heldBy(n, t.family)
 	m := &model{
 		translator: t,
@@ -154,8 +154,8 @@ func (m *model) setNode(n *dataplane.Node) []dataplane.Failure {
 	if !fr.equal(m.frame) {
 		m.frame, m.dirty.rules = fr, true
 	}
-	l, held := newLocality(n, m.family), heldBy(n, m.family)
-	relocated := !l.equal(m.local)
+	l, held := locality{netfilter.LocalityOf(n, m.family)}, heldBy(n, m.family)
+	relocated := !l.Equal(m.local.Locality)
 	again := m.affectedByAddresses(held)
 	if relocated {
 		again = m.affected(func(*dataplane.ServicePort) bool { return true })
@@ -236,27 +236,9 @@ func (m *model) setFixed(want map[netfilter.SetChange]bool) {
 	m.fixed = want
 }
 
-// fixedEntries are the addresses of NodePorts, the healthCheckNodePorts and
-// the ClusterIPs of other proxies.
+// fixedEntries come from no ServicePort.
 func fixedEntries(s *dataplane.Snapshot, f dataplane.Family) map[netfilter.SetChange]bool {
-	want := make(map[netfilter.SetChange]bool)
-	enter := func(in set, a netip.Addr) {
-		if dataplane.FamilyOf(a) == f {
-			want[in.entry(f, addrEntry(a.WithZone("")))] = true
-		}
-	}
-	for _, a := range s.Node().NodePortAddrs {
-		enter(setNodeIP, a)
-	}
-	for a := range s.Ignored() {
-		enter(setIgnored, a)
-	}
-	for _, h := range s.HealthChecks() {
-		if h.Port != 0 {
-			want[setHealth.entry(f, netfilter.SetEntry{Port: h.Port})] = true
-		}
-	}
-	return want
+	return netfilter.FixedEntries(s, f, setNodeIP.empty(f), setIgnored.empty(f), setHealth.empty(f))
 }
 
 // sameFixed tells whether two snapshots give the same fixed entries for sure.

@@ -2,65 +2,14 @@ package ipvs
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/netfilter"
 )
 
 // locality is what tells the origins of a flow apart, for one family: the part
 // of the node on which fragments depend.
-type locality struct {
-	detector dataplane.Detector
-	hasPods  bool // there is a detector
-	podCIDRs []netip.Prefix
-}
-
-func newLocality(n *dataplane.Node, f dataplane.Family) locality {
-	var l locality
-	l.detector, l.hasPods = n.Detector(f)
-	l.podCIDRs = ofFamily(n.PodCIDRs, f)
-	return l
-}
-
-func (l locality) equal(o locality) bool {
-	return l.detector == o.detector && l.hasPods == o.hasPods && slices.Equal(l.podCIDRs, o.podCIDRs)
-}
-
-func ofFamily(ps []netip.Prefix, f dataplane.Family) []netip.Prefix {
-	var of []netip.Prefix
-	for _, p := range ps {
-		if dataplane.FamilyOf(p.Addr()) == f {
-			of = append(of, p.Masked())
-		}
-	}
-	return of
-}
-
-// onNode tells whether pods are on this node for sure, because an interface
-// tells who they are.
-func (l locality) onNode() bool { return !l.detector.Prefix.IsValid() }
-
-// everyone tells whether the detector takes every source for a pod.
-func (l locality) everyone() bool {
-	return l.hasPods && l.detector.Prefix.IsValid() && l.detector.Prefix.Bits() == 0
-}
-
-// sourcesOnNode are the ranges from which pods of this node come, where a range
-// tells who is a pod.
-func (l locality) sourcesOnNode() []netip.Prefix {
-	var part []netip.Prefix
-	for _, p := range l.podCIDRs {
-		switch d := l.detector.Prefix; {
-		case !d.IsValid() || !d.Overlaps(p):
-		case d.Bits() > p.Bits():
-			part = append(part, d.Masked())
-		default:
-			part = append(part, p)
-		}
-	}
-	return part
-}
+type locality struct{ netfilter.Locality }
 
 // A shape is how the routes of a frontend treat the three origins. A fixed
 // number of rules tells a fixed number of shapes; they are those that traffic
@@ -83,7 +32,7 @@ type shape struct {
 // shapeOf tells the shape of a frontend's routes.
 func (l locality) shapeOf(f *dataplane.Frontend) (shape, error) {
 	pod, node, outside := f.Routes[dataplane.FromPod], f.Routes[dataplane.FromNode], f.Routes[dataplane.FromOutside]
-	if !l.hasPods {
+	if !l.HasPods {
 		pod = outside
 	}
 	if a := node.Action; a != dataplane.Forward {
@@ -93,11 +42,11 @@ func (l locality) shapeOf(f *dataplane.Frontend) (shape, error) {
 		return shape{refuse: a}, nil
 	}
 	s := shape{inside: node.Pool}
-	if node.Masquerade == dataplane.MasqueradeNo || l.hasPods && (pod.Action != dataplane.Forward || pod.Pool != node.Pool) {
+	if node.Masquerade == dataplane.MasqueradeNo || l.HasPods && (pod.Action != dataplane.Forward || pod.Pool != node.Pool) {
 		return shape{}, unknownShape(f)
 	}
 	if outside.Action == dataplane.Forward && outside.Pool == node.Pool && pod.Masquerade != dataplane.MasqueradeRemote {
-		return s.whole(f, pod.Masquerade, outside.Masquerade, l.hasPods)
+		return s.whole(f, pod.Masquerade, outside.Masquerade, l.HasPods)
 	}
 	return s.divided(f, pod, outside, l)
 }
@@ -117,9 +66,9 @@ func (s shape) whole(f *dataplane.Frontend, pod, outside dataplane.Masquerade, h
 
 // divided is a shape that treats flows from outside in another way.
 func (s shape) divided(f *dataplane.Frontend, pod, outside dataplane.Route, l locality) (shape, error) {
-	remote := pod.Masquerade == dataplane.MasqueradeRemote || pod.Masquerade == dataplane.MasqueradeNo && l.onNode()
+	remote := pod.Masquerade == dataplane.MasqueradeRemote || pod.Masquerade == dataplane.MasqueradeNo && !l.ByRange()
 	switch {
-	case f.Kind == dataplane.ClusterIP, l.hasPods && !remote:
+	case f.Kind == dataplane.ClusterIP, l.HasPods && !remote:
 		return shape{}, unknownShape(f)
 	case outside.Action == dataplane.Drop:
 	case outside.Action == dataplane.Forward && outside.Masquerade == dataplane.MasqueradeNo:

@@ -87,6 +87,9 @@ func (s *Set) declaration() string {
 	return text
 }
 
+// EntryText is the entry as ipset prints it.
+func (c SetChange) EntryText() string { return (&Set{Type: c.Type}).entryText(&c.Entry) }
+
 func (s *Set) entryText(e *SetEntry) string {
 	if s.Type == BitmapPort {
 		return strconv.Itoa(int(e.Port))

@@ -3,8 +3,6 @@ package netfilter
 import (
 	"slices"
 	"strings"
-
-	"github.com/portway/portway/modules/dataplane"
 )
 
 // InFront tells whether the wanted rules of one owner are in a chain of the
@@ -35,16 +33,4 @@ func (tx *Transaction) PutInFront(chain string, rules, want []Rule, owns func(Ru
 	for i, r := range want {
 		tx.Insert = append(tx.Insert, PlacedRule{Chain: chain, At: i + 1, Rule: r})
 	}
-}
-
-// FromPods matches what a detector recognises.
-func FromPods(d dataplane.Detector) Rule {
-	if d.Prefix.IsValid() {
-		return Rule{Source: MatchPrefix(d.Prefix)}
-	}
-	name := d.Interface
-	if d.IsPrefix {
-		name += "+"
-	}
-	return Rule{In: IfaceMatch{Name: name}}
 }

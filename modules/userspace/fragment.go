@@ -98,7 +98,7 @@ func (s source) frontend(out *program.Fragment, f *dataplane.Frontend) {
 	} else {
 		w.come, w.host = program.AddrBucket(chainPortals, f.Addr), program.AddrBucket(chainPortalsHost, f.Addr)
 		w.match.Destination = netfilter.MatchAddr(f.Addr)
-		e := addrEntry(f.Addr)
+		e := netfilter.AddrEntry(f.Addr)
 		if f.Kind == dataplane.ClusterIP {
 			w.enter(setClusterIP, e)
 		}
@@ -107,10 +107,6 @@ func (s source) frontend(out *program.Fragment, f *dataplane.Frontend) {
 	}
 	w.redirect()
 	w.refuse()
-}
-
-func addrEntry(a netip.Addr) netfilter.SetEntry {
-	return netfilter.SetEntry{Net: netip.PrefixFrom(a, a.BitLen())}
 }
 
 // comment names the ServicePort.

@@ -64,13 +64,8 @@ func (f *frame) services() []netfilter.Rule {
 		{DestType: netfilter.NotLocal, Sets: setClusterIP.matches(f.family, "dst"), Target: netfilter.Jump(chainReject)},
 		{Sets: setIgnored.matches(f.family, "dst"), Target: netfilter.Return()},
 	}
-	for _, p := range f.node.ServiceCIDRs {
-		if f.node.DropUnallocated && dataplane.FamilyOf(p.Addr()) == f.family {
-			rules = append(rules, netfilter.Rule{
-				Destination: netfilter.MatchPrefix(p), DestType: netfilter.NotLocal,
-				Comment: "kubernetes unallocated service addresses", Target: netfilter.Drop(),
-			})
-		}
+	if f.node.DropUnallocated {
+		rules = append(rules, netfilter.DropUnallocated(netfilter.OfFamily(f.node.ServiceCIDRs, f.family))...)
 	}
 	return rules
 }

@@ -177,10 +177,10 @@ func (m *model) setDifferences(have []netfilter.Set) []dataplane.Difference {
 		add(s.Name, sets[s.Name], "a set of type "+string(s.Type)+" as we make it", "another one")
 	}
 	for _, c := range plan.Add {
-		add(c.Set, entries[c], EntryText(c), "")
+		add(c.Set, entries[c], c.EntryText(), "")
 	}
 	for _, c := range plan.Remove {
-		add(c.Set, dataplane.ServicePortName{}, "", EntryText(c))
+		add(c.Set, dataplane.ServicePortName{}, "", c.EntryText())
 	}
 	for _, name := range plan.Destroy {
 		add(name, dataplane.ServicePortName{}, "", "a set")
@@ -205,21 +205,4 @@ func (m *model) setOwners() (map[string]dataplane.ServicePortName, map[netfilter
 		}
 	}
 	return sets, entries
-}
-
-// EntryText is an entry as ipset prints it.
-func EntryText(c netfilter.SetChange) string {
-	e := c.Entry
-	port := fmt.Sprint(e.Port)
-	if c.Type == netfilter.BitmapPort {
-		return port
-	}
-	s := e.Net.Addr().String()
-	if e.Protocol != 0 {
-		s += "," + strings.ToLower(e.Protocol.String()) + ":" + port
-	}
-	if e.Second.IsValid() {
-		s += "," + e.Second.String()
-	}
-	return s
 }

@@ -95,7 +95,7 @@ func (k *fickle) Restore(ctx context.Context, tx netfilter.Transaction) error {
 
 func (k *fickle) ChangeSets(ctx context.Context, p netfilter.SetPlan) error {
 	for _, c := range p.Add {
-		k.steps = append(k.steps, "add "+EntryText(c))
+		k.steps = append(k.steps, "add "+c.EntryText())
 	}
 	return k.Kernel.ChangeSets(ctx, p)
 }
