@@ -87,22 +87,23 @@ func (b *balancer) set(to Route) {
 	}
 }
 
-// order lists all endpoints in the order in which a client should try them.
+// order lists all endpoints in the order in which a client should try them: its
+// own first, whatever other clients found, then those that answer.
 func (b *balancer) order(now time.Time, client netip.Addr) []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.route.Endpoints)
-	first, ok := b.boundTo(now, client)
-	if !ok {
+	first, bound := b.boundTo(now, client)
+	if !bound {
 		first = b.turn(now)
 	}
 	list, last := make([]netip.AddrPort, 0, n), []netip.AddrPort(nil)
 	for i := range n {
 		ep := b.route.Endpoints[(first+i)%n].Addr
-		if b.resting(now, ep) {
-			last = append(last, ep)
-		} else {
+		if own := bound && i == 0; own || !b.resting(now, ep) {
 			list = append(list, ep)
+		} else {
+			last = append(last, ep)
 		}
 	}
 	return append(list, last...)
@@ -111,11 +112,18 @@ func (b *balancer) order(now time.Time, client netip.Addr) []netip.AddrPort {
 // boundTo is the endpoint that a client used last.
 func (b *balancer) boundTo(now time.Time, client netip.Addr) (int, bool) {
 	k, ok := b.bound[client]
-	if !ok || !now.Before(k.until) || b.resting(now, k.to) {
+	if !ok || !now.Before(k.until) {
 		return 0, false
 	}
 	i := slices.IndexFunc(b.route.Endpoints, func(e dataplane.Endpoint) bool { return e.Addr == k.to })
 	return i, i >= 0
+}
+
+// binds tells whether a client has a binding to an endpoint.
+func (b *balancer) binds(client netip.Addr, ep netip.AddrPort) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bound[client].to == ep
 }
 
 // turn is whose turn it is among those that answer; among all if none does.

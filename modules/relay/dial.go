@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -44,15 +45,21 @@ func limits() []time.Duration {
 }
 
 // dial connects a client to an endpoint. Those that refuse are tried once; those
-// that are silent again with more patience, four times in all.
+// that are silent again with more patience, four times in all. The one to which
+// the client is bound gets the most of it first, so that a packet that is lost,
+// and sent again after a second, does not cost the session.
 func (l *Listener) dial(client netip.Addr) (net.Conn, netip.AddrPort, error) {
 	candidates := l.balancer.order(time.Now(), client)
 	patience, err := limits(), errors.New("it has no endpoint")
 	for len(candidates) > 0 && len(patience) > 0 {
 		ep := candidates[0]
 		candidates = candidates[1:]
+		n := 0
+		if l.balancer.binds(client, ep) {
+			n = len(patience) - 1
+		}
 		var conn net.Conn
-		conn, err = l.dialOne(ep, patience[0])
+		conn, err = l.dialOne(ep, patience[n])
 		if err == nil {
 			l.balancer.succeeded(time.Now(), client, ep)
 			return conn, ep, nil
@@ -61,7 +68,7 @@ func (l *Listener) dial(client netip.Addr) (net.Conn, netip.AddrPort, error) {
 			break
 		}
 		if isSilence(err) {
-			patience = patience[1:]
+			patience = slices.Delete(patience, n, n+1)
 			candidates = append(candidates, ep)
 		}
 		l.blame(client, ep, err)
