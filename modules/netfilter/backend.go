@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -82,7 +83,10 @@ func Backends(ctx context.Context, f dataplane.Family) ([]Backend, error) {
 	}
 	found := []Backend{plain}
 	for _, name := range []string{NFT, Legacy} {
-		if b, err := backend(ctx, program(f)+"-"+name, f); err == nil && b.Name != plain.Name {
+		if name == plain.Name {
+			continue
+		}
+		if b, err := backend(ctx, program(f)+"-"+name, f); err == nil && b.Name == name {
 			found = append(found, b)
 		}
 	}
@@ -119,7 +123,18 @@ func oldEnough(major, minor, patch int) error {
 	return nil
 }
 
+// isNFT tells the kind of a program by the one that it is a link to, and if that
+// says nothing, by its version.
 func isNFT(ctx context.Context, command string) bool {
+	if path, err := exec.LookPath(command); err == nil {
+		target, _ := filepath.EvalSymlinks(path) // empty if it fails
+		switch filepath.Base(target) {
+		case "xtables-nft-multi":
+			return true
+		case "xtables-legacy-multi":
+			return false
+		}
+	}
 	out, err := exec.CommandContext(ctx, command, "--version").Output()
 	return err == nil && strings.Contains(string(out), "nf_tables")
 }
