@@ -116,30 +116,6 @@ func TestPortTaken(t *testing.T) {
 	s.eventuallyAnswers(status+"/healthz", 200)
 }
 
-// TestFallback: the Node's annotation asks for a mode that cannot be, and every
-// place that should say so does.
-func TestFallback(t *testing.T) {
-	s := newSite(t)
-	n := thisNode()
-	n.Annotations = map[string]string{"net.experimental.kubernetes.io/proxy-mode": "nftables"}
-	s.set(n)
-	p := s.start()
-	s.eventuallyAnswers(healthz, 200)
-	if _, mode := s.get(status + "/proxyMode"); mode != "iptables" {
-		t.Errorf("/proxyMode says %s", mode)
-	}
-	if v := s.metric("rest_client_requests_total"); v == "0" || v == "absent" {
-		t.Errorf("rest_client_requests_total is %s", v)
-	}
-	if v := s.metric(`portway_mode_fallback{mode="iptables",wanted="nftables"}`); v != "1" {
-		t.Errorf("portway_mode_fallback is %s", v)
-	}
-	if !strings.Contains(p.log.String(), "cannot run the proxy mode that was asked for") {
-		t.Error("the log says nothing")
-	}
-	s.eventuallyTold("ProxyModeFallback", "Node")
-}
-
 // TestNodeChanges: what the Node and its machine are may change at any time.
 func TestNodeChanges(t *testing.T) {
 	s := newSite(t)

@@ -92,8 +92,8 @@ func (s *site) get(url string) (int, string) {
 // eventually waits for a condition, which describes what it found.
 func (s *site) eventually(what string, condition func() (ok bool, found string)) {
 	s.t.Helper()
-	limit := time.After(20 * time.Second)
-	tick := time.NewTicker(50 * time.Millisecond)
+	limit := time.After(time.Minute)
+	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		ok, found := condition()
