@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Mode is one kind of dataplane, as a value. The agent lists its modes in one
@@ -21,8 +22,23 @@ type Mode struct {
 	// else. It is idempotent and works without having run the mode; an error
 	// names what is left.
 	Cleanup func(context.Context, Family) error
+	// Retire is Cleanup for a node on which something else works by now: it lets
+	// established flows end first, and tells how many it left what they need. It
+	// is repeated until there are none. nil: Cleanup cuts no flow.
+	Retire func(context.Context, Retirement) (flows int, err error)
 	// Lacks are the capabilities that the mode's means do not have.
 	Lacks []Capability
+}
+
+// Retirement is what has become of a mode.
+type Retirement struct {
+	Family Family
+	// Age is how long ago it was taken over. What a mode leaves to established
+	// flows it takes away at an age of its own.
+	Age time.Duration
+	// InUse: it was kube-proxy's, and the mode of the same name has taken it over.
+	// Only what its plane does not use goes.
+	InUse bool
 }
 
 // Capability is a property of the contract that the means of some modes cannot

@@ -4,78 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/ipvs/kernel"
 	"github.com/portway/portway/modules/netfilter"
 )
 
-// cleanup removes what the mode has, and what kube-proxy left in it: rules
-// first, so that no flow is sent to a virtual server that is gone.
+// forever is an age at which nothing drains any more.
+const forever = time.Duration(math.MaxInt64)
+
+// cleanup removes what the mode has, and what kube-proxy left in it, at once.
 func (o Options) cleanup(ctx context.Context, f dataplane.Family) error {
-	owned := netfilter.Owned{
-		Chain: func(_ netfilter.Table, name string) bool { return ownsChain(name) },
-		Set:   func(name string) bool { return ownsSet(f, name) || isLeftoverSet(f, name) },
-	}
-	err := errors.Join(netfilter.RemoveFromAll(ctx, f, owned, o.wait()), o.removeServers(ctx, f))
-	if err != nil {
-		return fmt.Errorf("clean up ipvs mode for %s: %w", f, err)
-	}
-	return nil
+	_, err := o.retire(ctx, dataplane.Retirement{Family: f, Age: forever})
+	return err
 }
 
-// removeServers removes virtual servers, addresses, and the device when no
-// family needs it any more. Without the device there is nothing of ours.
-func (o Options) removeServers(ctx context.Context, f dataplane.Family) error {
-	device := kernel.Dummy{}
-	if _, err := device.List(ctx, f); errors.Is(err, kernel.ErrNoDevice) {
-		return device.Remove(ctx)
-	}
-	servers, err := kernel.Open(ctx)
-	if err != nil {
-		return err
-	}
-	p := newPlane(f, o, nil, servers, device)
-	err = p.removeAll(ctx)
-	return errors.Join(err, servers.Close())
-}
-
-func (p *Plane) removeAll(ctx context.Context) error {
-	r := &reading{}
-	if err := r.readServers(ctx, p); err != nil {
-		return err
-	}
-	nothing := newModel(&dataplane.Node{}, p.translator(), false)
-	r.keepOurs(p.options.ExcludeCIDRs, nothing)
-	var ops []kernel.Op
-	for k := range r.servers {
-		ops = append(ops, kernel.Op{Verb: kernel.DeleteServer, Key: k})
-	}
-	refused, err := p.servers.Apply(ctx, ops)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for i := range refused {
-		if !isGone(refused[i]) {
-			errs = append(errs, &refused[i])
+// retire is cleanup that lets established flows end first.
+func (o Options) retire(ctx context.Context, r dataplane.Retirement) (flows int, err error) {
+	hosts, err := netfilter.OpenAll(ctx, r.Family, o.wait())
+	if err == nil {
+		p := newPlane(r.Family, o, hosts[0], nil, kernel.Dummy{})
+		p.local = netfilter.LocalAddresses
+		flows, err = p.takeDown(ctx, r, hosts)
+		if p.servers != nil {
+			err = errors.Join(err, p.servers.Close())
 		}
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...) // what is left is known to be ours by its address
-	}
-	var remove []kernel.LocalOp
-	for _, l := range r.locals {
-		remove = append(remove, kernel.LocalOp{Local: l, Delete: true})
-	}
-	kept, err := p.device.Apply(ctx, remove)
 	if err != nil {
-		return err
+		return flows, fmt.Errorf("clean up ipvs mode for %s: %w", r.Family, err)
 	}
-	for i := range kept {
-		errs = append(errs, &kept[i])
-	}
-	return errors.Join(append(errs, p.removeDevice(ctx))...)
+	return flows, nil
 }
 
 // removeDevice removes the device, and returns sysctls to what they were, when
@@ -85,7 +45,7 @@ func (p *Plane) removeDevice(ctx context.Context) error {
 	if errors.Is(err, kernel.ErrInUse) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || p.servers == nil {
 		return err
 	}
 	for _, f := range dataplane.Families() {

@@ -58,7 +58,7 @@ func Mode(o Options) dataplane.Mode {
 		return p, nil
 	}
 	return dataplane.Mode{
-		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup,
+		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup, Retire: o.retire,
 		Lacks: []dataplane.Capability{dataplane.AffinityByPool},
 	}
 }

@@ -33,18 +33,32 @@ func OpenHost(ctx context.Context, f dataplane.Family, backend string, lockWait 
 	return nil, fmt.Errorf("the iptables back end %q is not installed: there is %s", backend, strings.Join(names, " and "))
 }
 
+// OpenAll gives access to the kernel through every back end that is installed,
+// the one that plain "iptables" stands for first. Their sets are the same.
+func OpenAll(ctx context.Context, f dataplane.Family, lockWait time.Duration) ([]Kernel, error) {
+	all, err := Backends(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	hosts := make([]Kernel, len(all))
+	for i, b := range all {
+		hosts[i] = NewHost(b, lockWait)
+	}
+	return hosts, nil
+}
+
 // RemoveFromAll removes what is owned from every back end, and then the sets,
 // which belong to none of them.
 func RemoveFromAll(ctx context.Context, f dataplane.Family, o Owned, lockWait time.Duration) error {
-	all, err := Backends(ctx, f)
+	all, err := OpenAll(ctx, f, lockWait)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, b := range all {
-		errs = append(errs, Remove(ctx, NewHost(b, lockWait), Owned{Chain: o.Chain, Rule: o.Rule}))
+	for _, k := range all {
+		errs = append(errs, Remove(ctx, k, Owned{Chain: o.Chain, Rule: o.Rule}))
 	}
-	errs = append(errs, Remove(ctx, NewHost(all[0], lockWait), Owned{Set: o.Set}))
+	errs = append(errs, Remove(ctx, all[0], Owned{Set: o.Set}))
 	return errors.Join(errs...)
 }
 

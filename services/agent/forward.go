@@ -153,7 +153,7 @@ func (a *agent) newLeftovers(c choice) *leftovers {
 		a.log.Info("What other proxy modes left is not removed: another proxy may be using it", "serviceProxyName", name)
 		modes = nil
 	}
-	return newLeftovers(modes, c, a.log)
+	return newLeftovers(modes, c, a.log, a.metrics.GoOn)
 }
 
 func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane, left *leftovers) *dataplane.Reconciler {

@@ -9,22 +9,39 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 )
 
-// leftoversRetry is how long to wait before what could not be removed is tried
-// again.
+// leftoversRetry is how long to wait before what could not be removed, or was
+// left to established connections, is looked at again.
 const leftoversRetry = 30 * time.Second
 
 // leftovers is what the modes that are not in use have in the kernel: those
 // that this node ran before, of Portway or of kube-proxy. What kube-proxy had
-// in the mode that is in use is no leftover: the plane takes it over.
+// in the mode that is in use the plane takes over; only what it has no use for is
+// a leftover.
 //
 // Until the first good Sync of a family it is what makes Services work, so
 // nothing of it is touched before. From then on both sets of rules stand, of
 // which each sends a new flow to a right endpoint, whichever comes first; so
-// its removal leaves no moment without a way.
+// its removal leaves no moment without a way. What established connections still
+// pass through stays until they have ended, or their time is over.
 type leftovers struct {
-	modes []dataplane.Mode // those not in use
+	all   []leftover
 	log   *slog.Logger
+	goOn  func(mode string, f dataplane.Family, connections int)
 	ready map[dataplane.Family]*signal
+}
+
+// leftover is what a mode has left.
+type leftover struct {
+	mode  dataplane.Mode
+	inUse bool
+}
+
+// remove tells how many connections need what it leaves.
+func (l leftover) remove(ctx context.Context, f dataplane.Family, age time.Duration) (connections int, err error) {
+	if l.mode.Retire == nil {
+		return 0, l.mode.Cleanup(ctx, f)
+	}
+	return l.mode.Retire(ctx, dataplane.Retirement{Family: f, Age: age, InUse: l.inUse})
 }
 
 // signal happens once.
@@ -33,11 +50,14 @@ type signal struct {
 	done chan struct{}
 }
 
-func newLeftovers(modes []dataplane.Mode, inUse choice, log *slog.Logger) *leftovers {
-	l := &leftovers{log: log, ready: make(map[dataplane.Family]*signal)}
+// newLeftovers are those of all modes. goOn is told how many connections go on
+// through what a mode left.
+func newLeftovers(modes []dataplane.Mode, inUse choice, log *slog.Logger, goOn func(string, dataplane.Family, int)) *leftovers {
+	l := &leftovers{log: log, goOn: goOn, ready: make(map[dataplane.Family]*signal)}
 	for _, m := range modes {
-		if m.Name != inUse.mode.Name {
-			l.modes = append(l.modes, m)
+		used := m.Name == inUse.mode.Name
+		if !used || m.Retire != nil {
+			l.all = append(l.all, leftover{m, used})
 		}
 	}
 	for _, f := range inUse.families {
@@ -62,9 +82,9 @@ func (l *leftovers) run(ctx context.Context, f dataplane.Family) {
 		return
 	case <-l.ready[f].done:
 	}
-	left := l.modes
+	left, since := l.all, time.Now()
 	for {
-		left = l.remove(ctx, f, left)
+		left = l.remove(ctx, f, time.Since(since), left)
 		if len(left) == 0 {
 			l.log.Info("Nothing is left of other proxy modes", "family", f.String())
 			return
@@ -77,20 +97,28 @@ func (l *leftovers) run(ctx context.Context, f dataplane.Family) {
 	}
 }
 
-// remove returns the modes of which something is left.
-func (l *leftovers) remove(ctx context.Context, f dataplane.Family, modes []dataplane.Mode) []dataplane.Mode {
-	var left []dataplane.Mode
-	for _, m := range modes {
-		err := m.Cleanup(ctx, f)
-		if err == nil {
+// remove returns those of which something is left.
+func (l *leftovers) remove(ctx context.Context, f dataplane.Family, age time.Duration, all []leftover) []leftover {
+	var left []leftover
+	for _, one := range all {
+		connections, err := one.remove(ctx, f, age)
+		if ctx.Err() != nil {
+			return all
+		}
+		if err == nil && one.mode.Retire != nil {
+			l.goOn(one.mode.Name, f, connections)
+		}
+		switch {
+		case err != nil:
+			l.log.Error("What another proxy mode left in the kernel could not be removed; trying again",
+				"mode", one.mode.Name, "family", f.String(), "err", err, "in", leftoversRetry)
+		case connections > 0:
+			l.log.Info("Connections go on through what another proxy mode left in the kernel, which stays for them",
+				"mode", one.mode.Name, "family", f.String(), "connections", connections)
+		default:
 			continue
 		}
-		if ctx.Err() != nil {
-			return modes
-		}
-		l.log.Error("What another proxy mode left in the kernel could not be removed; trying again",
-			"mode", m.Name, "family", f.String(), "err", err, "in", leftoversRetry)
-		left = append(left, m)
+		left = append(left, one)
 	}
 	return left
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/services/agent/config"
+	"github.com/portway/portway/services/agent/metrics"
 )
 
 // cleaned records which modes were cleaned up, and refuses the first times.
@@ -47,7 +49,7 @@ func TestLeftovers(t *testing.T) {
 		c := &cleaned{refuses: 1}
 		used := c.mode("iptables")
 		l := newLeftovers([]dataplane.Mode{used, c.mode("ipvs"), c.mode("nftables")},
-			choice{mode: used, families: []dataplane.Family{v4, v6}}, discard())
+			choice{mode: used, families: []dataplane.Family{v4, v6}}, discard(), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for f := range l.ready {
@@ -73,6 +75,36 @@ func TestLeftovers(t *testing.T) {
 	})
 }
 
+// TestConnectionsGoOn: what connections need stays until they have ended, of the
+// mode in use, too; how many there are is told.
+func TestConnectionsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls, told []string
+		left := 2
+		retires := func(name string) dataplane.Mode {
+			return dataplane.Mode{Name: name, Retire: func(_ context.Context, r dataplane.Retirement) (int, error) {
+				calls = append(calls, fmt.Sprint(name, " ", r.Age, " ", r.InUse))
+				if r.InUse {
+					return 0, nil
+				}
+				left--
+				return left, nil
+			}}
+		}
+		goOn := func(mode string, f dataplane.Family, n int) { told = append(told, fmt.Sprint(mode, " ", f, " ", n)) }
+		used := retires("new")
+		l := newLeftovers([]dataplane.Mode{used, retires("old")}, choice{mode: used, families: []dataplane.Family{v4}}, discard(), goOn)
+		l.synced(v4)
+		l.run(t.Context(), v4)
+		if want := []string{"new 0s true", "old 0s false", "old 30s false"}; !slices.Equal(calls, want) {
+			t.Errorf("retired %q, want %q", calls, want)
+		}
+		if want := []string{"new IPv4 0", "old IPv4 1", "old IPv4 0"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
 // TestLeftoversAfterGoodSyncsOnly: in the agent, a Sync that failed is none.
 func TestLeftoversAfterGoodSyncsOnly(t *testing.T) {
 	c, p := new(cleaned), new(fickle)
@@ -92,13 +124,13 @@ func TestLeftoversAfterGoodSyncsOnly(t *testing.T) {
 // TestNoLeftoversBesideAnotherProxy: who serves the Services of one proxy name
 // does not remove what serves the others.
 func TestNoLeftoversBesideAnotherProxy(t *testing.T) {
-	a := &agent{opts: config.NewOptions(), log: discard(), chooser: &chooser{modes: []dataplane.Mode{able("x", v4), able("y", v4)}}}
+	a := &agent{opts: config.NewOptions(), log: discard(), metrics: metrics.New("", nil), chooser: &chooser{modes: []dataplane.Mode{able("x", v4), able("y", v4)}}}
 	inUse := choice{mode: able("x", v4), families: []dataplane.Family{v4}}
-	if n := len(a.newLeftovers(inUse).modes); n != 1 {
+	if n := len(a.newLeftovers(inUse).all); n != 1 {
 		t.Errorf("alone: cleans up %d modes, want 1", n)
 	}
 	a.opts.Agent.ServiceProxyName = "mine"
-	if n := len(a.newLeftovers(inUse).modes); n != 0 {
+	if n := len(a.newLeftovers(inUse).all); n != 0 {
 		t.Errorf("beside another proxy: cleans up %d modes", n)
 	}
 }

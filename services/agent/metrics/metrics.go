@@ -33,6 +33,7 @@ type Metrics struct {
 	cleaning       *prometheus.HistogramVec
 	cleaned        *prometheus.CounterVec
 	mode, fallback *prometheus.GaugeVec
+	goOn           *prometheus.GaugeVec
 }
 
 // New returns metrics of which nothing has been counted yet. unapplied tells
@@ -63,6 +64,7 @@ func New(version string, unapplied func() (time.Time, bool)) *Metrics {
 		failedPorts:     own.gauge("failed_service_ports", "Service ports that cannot be programmed at present.", family),
 		objects:         own.gauge("kernel_objects", "Objects in the kernel other than rules, such as virtual servers, by kind.", "kind", family),
 		mode:            own.gauge("mode", "1 for the proxy mode in use.", "mode"),
+		goOn:            own.gauge("leftover_connections", "Connections that go on through what another proxy mode left in the kernel, which stays for them.", "mode", family),
 		fallback:        own.gauge("mode_fallback", "1 if another mode than the one that was asked for is in use.", "wanted", "mode"),
 	}
 	own.gauge("build_info", "1 for the version that runs.", "version").WithLabelValues(version).Set(1)
@@ -201,6 +203,11 @@ func (m *Metrics) Mode(wanted, mode string) {
 	if wanted != "" && wanted != mode {
 		m.fallback.WithLabelValues(wanted, mode).Set(1)
 	}
+}
+
+// GoOn notes how many connections go on through what another mode left.
+func (m *Metrics) GoOn(mode string, f dataplane.Family, connections int) {
+	m.goOn.WithLabelValues(mode, f.String()).Set(float64(connections))
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

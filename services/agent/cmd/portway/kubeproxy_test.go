@@ -27,7 +27,9 @@ func kubeProxies(modes []dataplane.Mode) []predecessor {
 	}
 	all := []predecessor{leaves("iptables", leaveIPTables), leaves("nftables", leaveNFTables)}
 	if slices.ContainsFunc(modes, func(m dataplane.Mode) bool { return m.Name == "ipvs" }) {
-		all = append(all, leaves("ipvs", leaveIPVS))
+		sees := leaves("ipvs", leaveIPVS)
+		sees.sees = true
+		all = append(all, sees)
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,13 +25,17 @@ type predecessor struct {
 	start func(*site) (stop func())
 	// keepsFlows: what it leaves in the kernel works without it.
 	keepsFlows bool
+	// sees: what it leaves sees each packet of established connections, so it
+	// stays for them.
+	sees bool
 }
 
-// usableModes are the modes that this kernel can run.
+// usableModes are the modes that this kernel can run. What their modules take to
+// load is over then.
 func usableModes(t *testing.T) []dataplane.Mode {
 	var usable []dataplane.Mode
 	for _, m := range agent.Modes(nil, ipvs.Options{}) {
-		if m.Open != nil && m.Probe(t.Context(), dataplane.IPv4) == nil {
+		if m.Open != nil && m.Probe(t.Context(), dataplane.IPv4) == nil && m.Probe(t.Context(), dataplane.IPv6) == nil {
 			usable = append(usable, m)
 		}
 	}
@@ -42,7 +47,7 @@ func usableModes(t *testing.T) []dataplane.Mode {
 
 func runs(m dataplane.Mode) predecessor {
 	return predecessor{
-		name: m.Name, keepsFlows: m.Has(dataplane.KeepFlows),
+		name: m.Name, keepsFlows: m.Has(dataplane.KeepFlows), sees: m.Retire != nil,
 		start: func(s *site) func() {
 			p := s.startMode(m.Name)
 			return func() { p.end(syscall.SIGTERM) }
@@ -53,7 +58,7 @@ func runs(m dataplane.Mode) predecessor {
 // TestSwitches goes from each mode to each other one, and from kube-proxy in
 // each of its modes to each of ours, with traffic on: what is new works all the
 // time, what is old goes on, and of the old mode nothing is left.
-// Proves S7.2, S9.7, calico#11753, kubernetes#102314.
+// Proves S7.2, S7.9, S9.7, calico#11753, kubernetes#102314.
 func TestSwitches(t *testing.T) {
 	modes := usableModes(t)
 	before := kubeProxies(modes)
@@ -61,33 +66,31 @@ func TestSwitches(t *testing.T) {
 		before = append(before, runs(m))
 	}
 	for _, to := range modes {
-		alone := traces(t, to)
+		clean, alone := traces(t, to)
 		for _, from := range before {
 			if from.name != to.Name {
-				t.Run(from.name+" to "+to.Name, func(t *testing.T) { switchTo(t, from, to, alone) })
+				t.Run(from.name+" to "+to.Name, func(t *testing.T) { switchTo(t, from, to, clean, alone) })
 			}
 		}
 	}
 }
 
-// traces are what a mode leaves in the kernel when it runs alone. Cleaned up,
-// the node is as it was.
-func traces(t *testing.T, m dataplane.Mode) []string {
+// traces are what a node has without a proxy, and what a mode leaves when it runs
+// alone. Cleaned up, the node is as it was.
+func traces(t *testing.T, m dataplane.Mode) (clean, alone []string) {
 	s := newSwitchSite(t)
-	clean := s.traces()
+	clean = s.traces()
 	s.startMode(m.Name).end(syscall.SIGTERM)
-	alone := s.traces()
+	alone = s.traces()
 	if len(alone) <= len(clean) {
 		t.Fatalf("%s leaves nothing in the kernel", m.Name)
 	}
-	if out, err := s.rig.Node.Run(t.Context(), "portway", "--cleanup"); err != nil {
-		t.Fatalf("clean up after %s: %v %s", m.Name, err, out)
-	}
+	s.cleanUp()
 	sameTraces(t, "cleaned up after "+m.Name, s.traces(), clean)
-	return alone
+	return clean, alone
 }
 
-func switchTo(t *testing.T, from predecessor, to dataplane.Mode, alone []string) {
+func switchTo(t *testing.T, from predecessor, to dataplane.Mode, clean, alone []string) {
 	s := newSwitchSite(t)
 	stop := from.start(s)
 	old := s.hold()
@@ -97,9 +100,9 @@ func switchTo(t *testing.T, from predecessor, to dataplane.Mode, alone []string)
 	stop()
 	p := s.startMode(to.Name)
 	traffic.enter(after)
-	s.eventually("the agent has removed what was left", func() (bool, string) {
+	s.eventually("the agent has removed what was left, but for what connections need", func() (bool, string) {
 		log := p.log.String()
-		return strings.Count(log, "Nothing is left of other proxy modes") == len(dataplane.Families()), log
+		return strings.Count(log, "Nothing is left of other proxy modes")+strings.Count(log, goOn) == len(dataplane.Families()), log
 	})
 	traffic.flows(after)
 	traffic.end()
@@ -108,7 +111,38 @@ func switchTo(t *testing.T, from predecessor, to dataplane.Mode, alone []string)
 			t.Errorf("the connection of before, %s, has ended: %v", f.way, err)
 		}
 	}
-	sameTraces(t, "after the switch", s.traces(), alone)
+	left := s.traces()
+	if from.sees {
+		if !strings.Contains(p.log.String(), goOn) {
+			t.Error("nobody is told that connections go on")
+		}
+		left = slices.DeleteFunc(left, func(line string) bool { return isNeeded(line) && !slices.Contains(alone, line) })
+	}
+	sameTraces(t, "after the switch", left, alone)
+	p.end(syscall.SIGTERM)
+	s.cleanUp()
+	sameTraces(t, "cleaned up", s.traces(), clean)
+}
+
+// goOn is said of connections that still pass through what was left.
+const goOn = "Connections go on through what another proxy mode left"
+
+// isNeeded tells whether a trace is of what connections through IPVS need, or of
+// what refuses new ones there.
+func isNeeded(line string) bool {
+	for _, part := range []string{"cat TCP ", "ipset KUBE-", "filter :KUBE-IPVS-FILTER", "filter :KUBE-IPVS-REJECT", "-j KUBE-IPVS-FILTER"} {
+		if strings.Contains(line, part) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *site) cleanUp() {
+	s.t.Helper()
+	if out, err := s.rig.Node.Run(s.t.Context(), "portway", "--cleanup"); err != nil {
+		s.t.Errorf("clean up: %v %s", err, out)
+	}
 }
 
 func sameTraces(t *testing.T, when string, have, want []string) {
@@ -159,8 +193,16 @@ func (s *site) startMode(name string) *process {
 	return p
 }
 
+// virtualServers is where a kernel with IPVS tells of them.
+func virtualServers() string {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		return os.DevNull
+	}
+	return "/proc/net/ip_vs"
+}
+
 // traces are what a proxy has in the kernel, by name: chains, rules in chains
-// of others, sets, tables, addresses. Not what is in them: ports are random in
+// of others, sets, virtual servers, tables, addresses. Not what is in them: ports are random in
 // userspace mode.
 func (s *site) traces() []string {
 	s.t.Helper()
@@ -192,6 +234,9 @@ func (s *site) traces() []string {
 		}, program)
 	}
 	collect(everything, "ipset", "list", "-n")
+	collect(func(line string) (string, bool) {
+		return line, slices.ContainsFunc([]string{"TCP ", "UDP "}, func(p string) bool { return strings.HasPrefix(line, p) })
+	}, "cat", virtualServers())
 	collect(func(line string) (string, bool) { return line, strings.HasSuffix(line, " "+kubeProxyTable) }, "nft", "list", "tables")
 	collect(func(line string) (string, bool) {
 		fields := strings.Fields(line)
