@@ -29,10 +29,6 @@ TWICE := modules/iptables modules/userspace
 # and the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 
-# A law that the ipvs mode does not keep yet (modules/ipvs/DESIGN.md, "Known to be
-# wrong"), and the scenarios, which run beside.
-UNMET := TestScenarios|TestLaws/faults
-
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
 
@@ -83,7 +79,7 @@ test-second: deps $(SECOND_KERNEL) ## only the tests on a kernel with IPVS, this
 	$(GO) vet $(call patterns,$(IPVS) $(TWICE))
 	export PORTWAY_TEST_EXPLAINS=3; failed=0; \
 	  $(ON_SECOND) -run TestScenarios $(addprefix ./,$(IPVS)) & \
-	  $(ON_SECOND) -p 1 -skip '$(UNMET)' $(call patterns,$(IPVS)) || failed=1; \
+	  $(ON_SECOND) -p 1 -skip TestScenarios $(call patterns,$(IPVS)) || failed=1; \
 	  wait $$! || failed=1; exit $$failed
 	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=3 \
 	  $(ON_SECOND) -p 2 -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms

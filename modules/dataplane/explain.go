@@ -47,7 +47,7 @@ func (v Verdict) Agrees(e Explanation) error {
 	reached := make(map[netip.AddrPort]bool)
 	for _, o := range e.Outcomes {
 		reached[o.Endpoint] = true
-		if w := v.disagrees(o); w != "" && !slices.Contains(wrong, w) {
+		if w := v.Disagreement(o); w != "" && !slices.Contains(wrong, w) {
 			wrong = append(wrong, w)
 		}
 	}
@@ -64,7 +64,9 @@ func (v Verdict) Agrees(e Explanation) error {
 	return fmt.Errorf("should %s, but: %s", v, strings.Join(wrong, "; "))
 }
 
-func (v Verdict) disagrees(o Outcome) string {
+// Disagreement says how one outcome differs from what must happen, "" if it is
+// legal.
+func (v Verdict) Disagreement(o Outcome) string {
 	if o.Action != v.Action {
 		return "the kernel's answer is " + o.Action.String()
 	}

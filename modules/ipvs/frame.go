@@ -16,7 +16,7 @@ type frame struct {
 	dropInvalid bool
 	unallocated []netip.Prefix // ServiceCIDRs whose unknown addresses are dropped
 	local       locality
-	// lenient refuses nothing but what Services themselves refuse.
+	// lenient does not drop addresses that no Service has.
 	lenient bool
 }
 
@@ -133,13 +133,14 @@ func (f frame) dropOutside() []netfilter.Rule {
 
 // services marks what must be masqueraded and gives external addresses their
 // aliases. What is IPVS' own ends here: a ClusterIP is a local address, which
-// rules of host ports take (CVE-2019-9946).
+// rules of host ports take, whatever the port (CVE-2019-9946).
 func (f frame) services() []netfilter.Rule {
 	return []netfilter.Rule{
 		f.frontends(setClusterIP, netfilter.Jump(chainClusterIP)),
 		f.frontends(setBalancer, netfilter.Goto(chainExternal)),
 		f.frontends(setExternal, netfilter.Goto(chainExternal)),
 		f.frontends(setFrontend, netfilter.Accept()),
+		{Sets: f.in(setIPs, "dst"), Target: netfilter.Accept()},
 		{Sets: f.in(setNodeIP, "dst"), Target: netfilter.Goto(chainNodePort)},
 	}
 }
@@ -212,14 +213,14 @@ func (f frame) filter() []netfilter.Rule {
 		f.frontends(setFrontend, netfilter.Return()),
 		{Sets: f.in(setNodeIP, "dst"), Target: netfilter.Jump(chainNodePort)},
 	}
-	if f.lenient {
-		return rules
-	}
 	rules = append(
 		rules,
 		netfilter.Rule{Sets: f.in(setIgnored, "dst"), Target: netfilter.Return()},
 		netfilter.Rule{Sets: f.in(setIPs, "dst"), Target: netfilter.Jump(chainReject)},
 	)
+	if f.lenient {
+		return rules
+	}
 	return append(rules, netfilter.DropUnallocated(f.unallocated)...)
 }
 

@@ -16,14 +16,18 @@ func (s *pass) install(ctx context.Context, changes []change) error {
 	if err := s.adopt(ctx); err != nil {
 		return err
 	}
+	if s.isCold() {
+		if err := s.writeRules(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.grow(ctx, changes); err != nil {
 		return err
 	}
 	if err := s.writeRules(ctx); err != nil {
 		return err
 	}
-	_, between, _ := s.ranks.cut(s.model.dirtySets())
-	if err := s.changeSets(ctx, between); err != nil {
+	if err := s.turn(ctx); err != nil {
 		return err
 	}
 	if err := s.shrink(ctx); err != nil {
@@ -122,7 +126,7 @@ func (s *pass) grow(ctx context.Context, changes []change) error {
 		if err := s.changeSets(ctx, before); err != nil {
 			return err
 		}
-		put, _ := planLocals(s.model, s.model.dirty.addrs(), s.locals)
+		put, _ := planLocals(s.model, s.model.dirty.aliases(), s.locals)
 		if err := s.changeLocals(ctx, put); err != nil {
 			return err
 		}
@@ -140,7 +144,20 @@ func (s *pass) grow(ctx context.Context, changes []change) error {
 	}
 }
 
-// shrink takes out virtual servers and addresses to which nothing is sent any
+// turn sends flows to virtual servers, or elsewhere.
+func (s *pass) turn(ctx context.Context) error {
+	put, remove := planLocals(s.model, s.model.dirty.clusterIPs(), s.locals)
+	if err := s.changeLocals(ctx, remove); err != nil {
+		return err
+	}
+	_, between, _ := s.ranks.cut(s.model.dirtySets())
+	if err := s.changeSets(ctx, between); err != nil {
+		return err
+	}
+	return s.changeLocals(ctx, put)
+}
+
+// shrink takes out virtual servers and aliases to which nothing is sent any
 // more.
 func (s *pass) shrink(ctx context.Context) error {
 	plan := planServers(s.model, s.model.dirty.keys(), s.state)
@@ -152,7 +169,7 @@ func (s *pass) shrink(ctx context.Context) error {
 		s.refused = true
 		s.warn("%v", &refused[i])
 	}
-	_, remove := planLocals(s.model, s.model.dirty.addrs(), s.locals)
+	_, remove := planLocals(s.model, s.model.dirty.aliases(), s.locals)
 	return s.changeLocals(ctx, remove)
 }
 

@@ -10,7 +10,9 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
+	"github.com/portway/portway/modules/ipvs/kernel"
 	"github.com/portway/portway/modules/ipvs/kernel/kerneltest"
+	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
@@ -94,17 +96,33 @@ func TestRulesMeanWhatIsDecided(t *testing.T) {
 	}
 }
 
+// walker reads the kernel once, to follow many packets as Explain does one.
+func (m *memory) walker(t rig.TB) *netfilter.Walker {
+	t.Helper()
+	w, err := netfilter.ReadWalker(t.Context(), m.rules)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if w.IsLocal, err = m.isLocal(t.Context()); err != nil {
+		t.Fatalf("%v", err)
+	}
+	b := balancer{ctx: t.Context(), servers: m.ipvs, seen: make(map[kernel.Key]kernel.VirtualServer)}
+	w.Balance = b.balance
+	return w
+}
+
 // agrees compares what Explain reads with what is decided, for all that is
 // worth sending.
 func (m *memory) agrees(t rig.TB, state dataplanetest.State, want *dataplane.Snapshot) {
 	t.Helper()
+	w := m.walker(t)
 	for _, s := range dataplanetest.Shots(state, want) {
 		if dataplane.FamilyOf(s.Flow.Dst.Addr()) != m.family {
 			continue
 		}
-		e, err := m.Explain(t.Context(), s.Flow)
-		if err != nil {
-			t.Fatalf("%v", err)
+		var e dataplane.Explanation
+		for _, o := range w.Follow(netfilter.PacketOf(s.Flow)) {
+			e.Outcomes = append(e.Outcomes, o.Explain())
 		}
 		if err := want.Decide(s.Flow).Agrees(e); err != nil {
 			t.Fatalf("%s: %v\n%+v\nwith\n%s", s, err, e, state)

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -297,6 +298,14 @@ func (d *dirt) keys() []kernel.Key {
 	return slices.SortedFunc(maps.Keys(d.servers), kernel.Key.Compare)
 }
 
-func (d *dirt) addrs() []netip.Addr {
-	return slices.SortedFunc(maps.Keys(d.locals), netip.Addr.Compare)
+// aliases are those that must be compared, and clusterIPs the other addresses.
+func (d *dirt) aliases() iter.Seq[netip.Addr] { return d.addresses(isAlias) }
+
+func (d *dirt) clusterIPs() iter.Seq[netip.Addr] {
+	return d.addresses(func(a netip.Addr) bool { return !isAlias(a) })
+}
+
+func (d *dirt) addresses(is func(netip.Addr) bool) iter.Seq[netip.Addr] {
+	all := slices.SortedFunc(maps.Keys(d.locals), netip.Addr.Compare)
+	return slices.Values(slices.DeleteFunc(all, func(a netip.Addr) bool { return !is(a) }))
 }

@@ -97,12 +97,12 @@ func sets() []set {
 	for _, p := range protocols() {
 		all = append(all, setNodePortReject.of(p), setNodePortOutside.of(p))
 	}
-	all = append(all, setLoopBack, setHealth, setIgnored, setAlias)
-	all = append(all, setBalancerL, setExternalL, setMasquerade, setHeld)
+	all = append(all, setLoopBack, setHealth, setIgnored, setAlias, setMasquerade, setClusterIP)
+	all = append(all, setBalancerL, setExternalL, setHeld)
 	for _, p := range protocols() {
 		all = append(all, setNodePortL.of(p))
 	}
-	all = append(all, setClusterIP, setBalancer, setExternal)
+	all = append(all, setBalancer, setExternal)
 	for _, p := range protocols() {
 		all = append(all, setNodePort.of(p))
 	}

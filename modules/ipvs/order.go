@@ -13,17 +13,21 @@ import (
 // may be the last one for a while. So the steps are in an order in which a flow
 // always ends as the old or as the new snapshot says:
 //
-//  1. sets are made; entries that refuse, and source ranges, are added;
-//  2. addresses become local, virtual servers and real servers are added;
-//  3. rules;
-//  4. entries that send flows to virtual servers are added, then taken out;
-//  5. real servers, virtual servers and addresses are taken out;
-//  6. entries that refuse are taken out.
+//  1. sets are made; entries that refuse, restrict or masquerade are added;
+//  2. aliases become local, virtual servers and real servers are added;
+//  3. rules; where there are none yet, before all entries;
+//  4. ClusterIPs stop being local;
+//  5. entries that send flows to virtual servers, or let them pass to those, are
+//     added, then taken out;
+//  6. ClusterIPs become local;
+//  7. real servers, virtual servers and aliases are taken out;
+//  8. what 1 adds is taken out.
 //
 // Among the entries of a step the order of sets() counts, and its reverse for
 // those that are taken out: a frontend is known to be restricted before it is
 // known, and a frontend with an address of its own is served before NodePorts
-// stop answering there.
+// stop answering there. A ClusterIP is local only while its other ports are
+// refused: otherwise the node would answer there as at its own addresses.
 
 // meaning is the first set whose entries send flows to virtual servers.
 const meaning = setBalancerL

@@ -32,21 +32,12 @@ func keepsPods(i, endpoints int) *dataplane.ServicePort {
 // walk follows a packet to the ClusterIP of Service 1.
 func (m *memory) walk(t *testing.T, from string, mark uint32) []netfilter.Outcome {
 	t.Helper()
-	w, err := netfilter.ReadWalker(t.Context(), m.rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.IsLocal, err = m.isLocal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	b := balancer{ctx: t.Context(), servers: m.ipvs, seen: make(map[kernel.Key]kernel.VirtualServer)}
-	w.Balance = b.balance
 	p := netfilter.PacketOf(dataplane.Flow{
 		Src: netip.MustParseAddrPort(from), Dst: netip.MustParseAddrPort("10.96.0.1:80"),
 		Protocol: dataplane.TCP, InInterface: "eth0",
 	})
 	p.Mark = mark
-	return w.Follow(p)
+	return m.walker(t).Follow(p)
 }
 
 // forward takes a packet of a flow through FORWARD.

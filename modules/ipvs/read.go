@@ -24,8 +24,10 @@ type reading struct {
 	servers  map[kernel.Key]*have
 	// leftovers: kube-proxy's chains or sets of the same mode are there.
 	leftovers bool
-	// claimed are the frontends that sets know.
-	claimed []dataplane.FrontendKey
+	// claimed are the frontends that sets know, and clusterIPs those of them
+	// whose virtual servers stand at a ClusterIP.
+	claimed    []dataplane.FrontendKey
+	clusterIPs map[kernel.Key]bool
 }
 
 // tables are those in which we have rules, in the order in which they are
@@ -36,7 +38,10 @@ func tables() []netfilter.Table {
 
 // read reads all that is ours.
 func (p *Plane) read(ctx context.Context) (*reading, error) {
-	r := &reading{chains: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule)}
+	r := &reading{
+		chains: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule),
+		clusterIPs: make(map[kernel.Key]bool),
+	}
 	for _, h := range hooks() {
 		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
 	}
@@ -90,6 +95,9 @@ func (r *reading) claim(s netfilter.Set, f dataplane.Family) {
 		}
 		for _, e := range s.Entries {
 			r.claimed = append(r.claimed, dataplane.FrontendKey{Addr: e.Net.Addr(), Port: e.Port, Protocol: e.Protocol})
+			if in == setClusterIP {
+				r.clusterIPs[kernel.Key{Addr: e.Net.Addr(), Port: e.Port, Protocol: e.Protocol}] = true
+			}
 		}
 	}
 	for _, proto := range protocols() {
@@ -138,23 +146,24 @@ func (r *reading) readLocals(ctx context.Context, p *Plane) error {
 
 // keepOurs forgets what belongs to others, and returns their virtual servers.
 // Ours are those that a Service wants, and those whose address the device makes
-// local, because it is ours alone: we make an address local before it gets a
-// virtual server, and as long as it has one. In excluded ranges only the former
-// are.
+// local, because it is ours alone, or which our set of ClusterIPs knows: an alias
+// is local, and a ClusterIP in the set, before it gets a virtual server, and as
+// long as it has one. In excluded ranges only the former are.
 func (r *reading) keepOurs(excluded []netip.Prefix, m *model) (others map[kernel.Key]*have) {
-	ours := func(a netip.Addr) bool {
-		_, local := r.locals[a]
-		return local && !slices.ContainsFunc(excluded, func(p netip.Prefix) bool { return p.Contains(a) })
+	isExcluded := func(a netip.Addr) bool {
+		return slices.ContainsFunc(excluded, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	others = make(map[kernel.Key]*have)
 	for k, h := range r.servers {
-		if _, wanted := m.servers[k]; !wanted && !ours(k.Addr) {
+		_, wanted := m.servers[k]
+		_, local := r.locals[k.Addr]
+		if !wanted && (isExcluded(k.Addr) || !local && !r.clusterIPs[k]) {
 			others[k] = h
 			delete(r.servers, k)
 		}
 	}
 	for a := range r.locals {
-		if m.locals[a] == 0 && !ours(a) {
+		if m.locals[a] == 0 && isExcluded(a) {
 			delete(r.locals, a)
 		}
 	}

@@ -22,7 +22,6 @@ func (s *pass) writeRules(ctx context.Context) error {
 			s.confirm(tx)
 		}
 	}
-	s.sweep(ctx)
 	s.reading = nil
 	return nil
 }
@@ -86,7 +85,7 @@ func (s *pass) confirm(tx netfilter.Transaction) {
 // sweep removes what only a kube-proxy in ipvs mode has. Its other rules may
 // still name its sets: then they go the next time, as nothing depends on them.
 func (s *pass) sweep(ctx context.Context) {
-	if s.reading == nil || !s.reading.leftovers {
+	if !s.leftovers {
 		return
 	}
 	for _, t := range tables() {

@@ -103,7 +103,9 @@ type pass struct {
 	unclaimed map[kernel.Key]*have
 	// refused: the kernel refused what should have worked.
 	refused bool
-	written map[string]int // by kind of object
+	// leftovers: what only kube-proxy has in its ipvs mode is there.
+	leftovers bool
+	written   map[string]int // by kind of object
 }
 
 func (s *pass) run(ctx context.Context, want *dataplane.Snapshot) error {
@@ -128,6 +130,7 @@ func (s *pass) run(ctx context.Context, want *dataplane.Snapshot) error {
 	if err := s.start(ctx, changes, first && s.isCold()); err != nil {
 		return err
 	}
+	s.sweep(ctx)
 	return s.drain(ctx)
 }
 
@@ -152,7 +155,7 @@ func (s *pass) prepare(ctx context.Context) error {
 		s.report.Repaired = s.differences(s.model, r)
 		s.model.allDirty()
 	}
-	s.reading = r
+	s.reading, s.leftovers = r, r.leftovers
 	s.rules, s.state, s.locals = r.chains, r.servers, r.locals
 	return s.settle(ctx)
 }

@@ -21,9 +21,13 @@ func TestJudge(t *testing.T) {
 		onE2   = "web TCP 80->8080 ips=10.96.0.10 endpoints=e2"
 		closed = "web TCP 80->8080 ips=10.96.0.10"
 		gone   = ""
+
+		local   = "web TCP 80->8080 ips=10.96.0.10 nodePort=30000 endpoints=e1,remote internal=Local"
+		cluster = "web TCP 80->8080 ips=10.96.0.10 nodePort=30000 endpoints=e1"
 	)
 	refused, silent := rig.Result{Outcome: rig.Refused}, rig.Result{Outcome: rig.Silent}
 	e1, e2 := sighting("e1", "10.244.1.2:4", "10.244.1.11:8080"), sighting("e2", "10.244.1.2:4", "10.244.1.12:8080")
+	remote := sighting("remote", "10.244.1.2:4", "10.244.2.11:8080")
 	masqueraded := sighting("e1", "192.168.77.10:4", "10.244.1.11:8080")
 	stranger := sighting("e1", "10.244.1.9:4", "10.244.1.11:8080")
 	for _, tt := range []struct {
@@ -48,6 +52,8 @@ func TestJudge(t *testing.T) {
 		{"silence, the Service goes", silent, []string{onE1, gone}, true},
 		{"silence, its endpoints go", silent, []string{onE1, closed}, true},
 		{"answered, neither serves", e1, []string{closed, gone}, false},
+		{"an endpoint that leaves while the policy changes", remote, []string{local, cluster}, true},
+		{"an endpoint of the other pool", remote, []string{local, local}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var legal []*dataplane.Snapshot
