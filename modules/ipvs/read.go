@@ -30,6 +30,13 @@ type reading struct {
 	clusterIPs map[kernel.Key]bool
 }
 
+func newReading() *reading {
+	return &reading{
+		chains: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule),
+		clusterIPs: make(map[kernel.Key]bool),
+	}
+}
+
 // tables are those in which we have rules, in the order in which they are
 // written.
 func tables() []netfilter.Table {
@@ -38,10 +45,7 @@ func tables() []netfilter.Table {
 
 // read reads all that is ours.
 func (p *Plane) read(ctx context.Context) (*reading, error) {
-	r := &reading{
-		chains: make(map[chainID][]netfilter.Rule), hooks: make(map[chainID][]netfilter.Rule),
-		clusterIPs: make(map[kernel.Key]bool),
-	}
+	r := newReading()
 	for _, h := range hooks() {
 		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
 	}

@@ -33,7 +33,7 @@ type takedown struct {
 
 func (p *Plane) takeDown(ctx context.Context, r dataplane.Retirement, hosts []netfilter.Kernel) (flows int, err error) {
 	t := &takedown{
-		Plane: p, Retirement: r, hosts: hosts, found: &reading{},
+		Plane: p, Retirement: r, hosts: hosts, found: newReading(),
 		stay: make(map[netip.Addr]bool), held: make(map[netip.Addr]bool),
 	}
 	if err := t.look(ctx); err != nil {
