@@ -92,6 +92,16 @@ golden: go ## write the expected outputs of tests anew, to be read in the diff
 bench: go ## run the benchmarks (BENCH=regexp)
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem $(call patterns,$(filter modules/%,$(MODULES)))
 
+# What it measures is compiled as the lab compiles it, to share what is compiled.
+BENCH_BIN := build/bench
+
+.PHONY: bench-scale
+bench-scale: deps $(SECOND_KERNEL) ## Portway and kube-proxy side by side, with 10,000 Services (BENCH_FLAGS); needs root
+	$(GO) run ./lab/cmd/lab programs $(BENCH_BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BENCH_BIN)/ ./services/agent/cmd/portway ./bench/cmd/bench
+	ln -sf ../../$(SECOND_KERNEL) $(BENCH_BIN)/secondkernel
+	$(BENCH_BIN)/bench scale --programs $(BENCH_BIN) $(BENCH_FLAGS)
+
 .PHONY: fuzz
 fuzz: go ## run each fuzz target for FUZZTIME (30s)
 	@git grep -n '^func Fuzz' -- '*_test.go' | sed 's/:[0-9]*:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read -r file target; do \

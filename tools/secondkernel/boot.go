@@ -124,10 +124,7 @@ func start(program, folder string, o options, stdout, stderr io.Writer) (*machin
 	if o.verbose {
 		kernelLog = io.MultiWriter(m.log, stderr)
 	}
-	m.cmd = exec.Command(program, //nolint:noctx // await ends it, gently first
-		"mem="+o.memory, "root=none", "rootfstype=hostfs", "rootflags=/", "ro", "init="+self,
-		"umid=guest", "uml_dir="+folder+"/", "panic=-1", "devtmpfs.mount=0", "quiet", "loglevel=5",
-		"con=null", "con0=null,fd:1", "ssl=null", "ssl0=fd:3,fd:3", "ssl1=null,fd:4", "ssl2=null,fd:5", "--", asInit, folder)
+	m.cmd = exec.Command(program, kernelArgs(o, self, folder)...) //nolint:noctx // await ends it, gently first
 	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	m.cmd.Stdout, m.cmd.Stderr = kernelLog, kernelLog
 	m.cmd.SysProcAttr = contained()
@@ -159,6 +156,19 @@ func start(program, folder string, o options, stdout, stderr io.Writer) (*machin
 	}
 	m.copies.Go(func() { m.readCode() })
 	return m, nil
+}
+
+// kernelArgs is what the kernel is told. Its init gets what follows the dashes.
+func kernelArgs(o options, self, folder string) []string {
+	args := []string{
+		"mem=" + o.memory, "root=none", "rootfstype=hostfs", "rootflags=/", "ro", "init=" + self,
+		"umid=guest", "uml_dir=" + folder + "/", "panic=-1", "devtmpfs.mount=0", "quiet", "loglevel=5",
+		"con=null", "con0=null,fd:1", "ssl=null", "ssl0=fd:3,fd:3", "ssl1=null,fd:4", "ssl2=null,fd:5",
+	}
+	if o.tap != "" {
+		args = append(args, "vec0:transport=tap,ifname="+o.tap+",depth=128")
+	}
+	return append(args, "--", asInit, folder)
 }
 
 // contained keeps the kernel's processes together: each process of the guest is

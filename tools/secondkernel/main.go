@@ -19,6 +19,7 @@ type options struct {
 	timeout  time.Duration
 	writable []string
 	env      []string
+	tap      string
 	verbose  bool
 	command  []string
 }
@@ -78,6 +79,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	}
 	f.StringVar(&o.memory, "memory", "1024M", "memory of the other kernel")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "how long the command may run on the other kernel")
+	f.StringVar(&o.tap, "tap", "", "a tap `interface` of the machine, whose other end is vec0 on the other kernel")
 	f.BoolVar(&o.verbose, "v", false, "show what the other kernel logs")
 	f.Func("writable", "a `folder` that the command may write to; may be repeated", func(s string) error {
 		folder, err := filepath.Abs(s)

@@ -34,6 +34,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(
 		upCommand(),
+		programsCommand(),
 		simple("down", "Take the lab down; only its cache stays", (*lab.Lab).Down),
 		simple("status", "Show what is up", (*lab.Lab).Status),
 		simple("load", "Rebuild the agent from this checkout and roll it out", (*lab.Lab).Load),
@@ -65,6 +66,21 @@ func upCommand() *cobra.Command {
 	flags.IntVar(&o.Workers, "nodes", 2, "worker nodes beside the control plane")
 	flags.StringVar(&source, "source", lab.SourceAuto, "where node images come from: registry, modules (built here, nothing pulled), or auto")
 	return cmd
+}
+
+func programsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "programs DIRECTORY",
+		Short: "Make the programs of a control plane, and kube-proxy, and link to them in a directory",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := lab.Open(cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			return l.Programs(cmd.Context(), args[0])
+		},
+	}
 }
 
 func simple(use, short string, run func(*lab.Lab, context.Context) error) *cobra.Command {

@@ -1,0 +1,223 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/portway/portway/bench/internal/load"
+	"github.com/portway/portway/bench/internal/probe"
+)
+
+const (
+	// pace is how often a connection asks whether a change has arrived.
+	pace = time.Millisecond
+	// apart is how far changes that are measured alone are from each other: more
+	// than kube-proxy's minSyncPeriod.
+	apart = 1100 * time.Millisecond
+	// patience is how long one change may take.
+	patience = 2 * time.Minute
+	// silence is how long nothing must come to an endpoint that has gone, and how
+	// long a connection is waited for.
+	silence = 300 * time.Millisecond
+)
+
+// watcher connects to one Service after the other, all the time.
+type watcher struct {
+	target atomic.Pointer[netip.AddrPort]
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func (r *run) watch(ctx context.Context) *watcher {
+	ctx, stop := context.WithCancel(ctx)
+	w := &watcher{stop: stop, ended: make(chan error, 1)}
+	s := probe.Shooter{Host: r.net.Client, Pace: pace, Patience: silence, Next: func() netip.AddrPort {
+		if to := w.target.Load(); to != nil {
+			return *to
+		}
+		return netip.AddrPort{}
+	}}
+	go func() { w.ended <- s.Run(ctx) }()
+	return w
+}
+
+func (w *watcher) close() error {
+	w.stop()
+	return <-w.ended
+}
+
+// idle measures the CPU of one sync period in which nothing changes.
+func (r *run) idle(ctx context.Context) error {
+	const period = 30 * time.Second // both have it by default
+	before, err := r.proxy.Usage()
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, period); err != nil {
+		return err
+	}
+	after, err := r.proxy.Usage()
+	if err != nil {
+		return err
+	}
+	r.idlePerSecond = time.Duration(float64(after.CPU-before.CPU) / period.Seconds())
+	r.figures["idle.cpu"] = (after.CPU - before.CPU).Seconds() * time.Minute.Seconds() / period.Seconds()
+	return nil
+}
+
+// busy measures the CPU that f costs, less that of as much time in which nothing
+// changes.
+func (r *run) busy(f func() error) (time.Duration, error) {
+	start := time.Now()
+	before, err := r.proxy.Usage()
+	if err != nil {
+		return 0, err
+	}
+	if err := f(); err != nil {
+		return 0, err
+	}
+	after, err := r.proxy.Usage()
+	if err != nil {
+		return 0, err
+	}
+	return after.CPU - before.CPU - time.Duration(float64(r.idlePerSecond)*time.Since(start).Seconds()), nil
+}
+
+// changes measures changes one at a time.
+func (r *run) changes(ctx context.Context) (err error) {
+	w := r.watch(ctx)
+	defer func() { err = errors.Join(err, w.close()) }()
+	times := probe.Histogram()
+	cpu, err := r.busy(func() error {
+		for i := range r.Samples {
+			took, err := r.replace(ctx, w, load.Canary(i%load.Canaries))
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(times.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("one endpoint: %w", err)
+	}
+	r.quantiles("endpoint", times)
+	r.figures["endpoint.cpu"] = max(0, float64(cpu.Milliseconds())/float64(r.Samples))
+	return r.comeAndGo(ctx, w)
+}
+
+// replace gives a canary another endpoint and waits for a connection to it.
+func (r *run) replace(ctx context.Context, w *watcher, canary load.Service) (time.Duration, error) {
+	to := canary.Port()
+	w.target.Store(&to)
+	fresh, err := r.Cluster.ReplaceOne(ctx, canary, 0)
+	if err != nil {
+		return 0, err
+	}
+	return r.arrival(ctx, "a connection to the new endpoint of "+canary.Name, fresh, time.Now())
+}
+
+// arrival waits for the first connection to an endpoint and says how long after
+// the API server's answer it came. It may have come before.
+func (r *run) arrival(ctx context.Context, what string, endpoint netip.Addr, answered time.Time) (time.Duration, error) {
+	var first time.Time
+	err := r.awaiting(ctx, what, patience, func() (ok bool, _ error) {
+		first, ok = r.far.First(endpoint)
+		return ok, nil
+	})
+	return max(0, first.Sub(answered)), err
+}
+
+// comeAndGo measures new and deleted Services.
+func (r *run) comeAndGo(ctx context.Context, w *watcher) error {
+	created, deleted := probe.Histogram(), probe.Histogram()
+	for range r.Samples {
+		s := load.Passing(r.passing)
+		r.passing++
+		to := s.Port()
+		w.target.Store(&to)
+		endpoint := r.Cluster.Fresh(1)
+		if err := r.Cluster.Create(ctx, s, endpoint); err != nil {
+			return err
+		}
+		took, err := r.arrival(ctx, "a connection to the new Service "+s.Name, endpoint[0], time.Now())
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(created.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := r.Cluster.Delete(ctx, s); err != nil {
+			return err
+		}
+		took, err = r.departure(ctx, s, endpoint[0], start)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(deleted.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
+			return err
+		}
+	}
+	r.quantiles("new", created)
+	r.quantiles("deleted", deleted)
+	return nil
+}
+
+// departure waits until nothing comes to an endpoint any more, and says how long
+// after the start of its deletion the last connection came.
+func (r *run) departure(ctx context.Context, s load.Service, endpoint netip.Addr, start time.Time) (time.Duration, error) {
+	var last time.Time
+	err := r.awaiting(ctx, "no connection to the deleted Service "+s.Name, patience, func() (bool, error) {
+		last, _ = r.far.Last(endpoint)
+		return time.Since(last) > silence && time.Since(start) > silence, nil
+	})
+	return max(0, last.Add(pace).Sub(start)), err
+}
+
+// roll replaces all endpoints of a Service, ten at a time.
+func (r *run) roll(ctx context.Context) (err error) {
+	const rounds, step = 5, 10
+	w := r.watch(ctx)
+	defer func() { err = errors.Join(err, w.close()) }()
+	s := load.Roll()
+	to := s.Port()
+	w.target.Store(&to)
+	times := probe.Histogram()
+	for range rounds {
+		endpoints := r.Cluster.Endpoints(s)
+		var fresh []netip.Addr
+		for at := 0; at < len(endpoints); at += step {
+			fresh = r.Cluster.Fresh(step)
+			copy(endpoints[at:], fresh)
+			if err := r.Cluster.SetEndpoints(ctx, s, endpoints); err != nil {
+				return err
+			}
+		}
+		answered := time.Now()
+		var first time.Time
+		err := r.awaiting(ctx, "a connection to the last of the new endpoints", patience, func() (bool, error) {
+			for _, e := range fresh {
+				if t, ok := r.far.First(e); ok && (first.IsZero() || t.Before(first)) {
+					first = t
+				}
+			}
+			return !first.IsZero(), nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(times.RecordValue(int64(max(0, first.Sub(answered)))), pause(ctx, apart)); err != nil {
+			return err
+		}
+	}
+	r.quantiles("roll", times)
+	delete(r.figures, "roll.p99") // of five
+	return nil
+}

@@ -1,0 +1,139 @@
+package measure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/portway/portway/bench/internal/load"
+	"github.com/portway/portway/bench/internal/network"
+	"github.com/portway/portway/bench/internal/probe"
+	"github.com/portway/portway/bench/internal/proxy"
+)
+
+// held is how many connections live through the restart.
+const held = 100
+
+// restart ends the proxy and starts it again, with nothing changed.
+func (r *run) restart(ctx context.Context) (err error) {
+	way := probe.Way{From: r.net.Client, To: netip.AddrPortFrom(load.Flow().Address, probe.Echo)}
+	open := make([]net.Conn, 0, held)
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for range held {
+		c, err := probe.Dial(ctx, way)
+		if err != nil {
+			return err
+		}
+		open = append(open, c)
+	}
+	var failed int
+	shooting, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	to := load.Background(0).Port()
+	s := probe.Shooter{
+		Host: r.net.Client, Pace: 5 * time.Millisecond, Patience: 3 * time.Second,
+		Next: func() netip.AddrPort { return to },
+		Told: func(shot probe.Shot) {
+			if shot.Err != nil {
+				failed++
+			}
+		},
+	}
+	go func() { ended <- s.Run(shooting) }()
+	err = r.again(ctx)
+	stop()
+	if err := errors.Join(err, <-ended); err != nil {
+		return err
+	}
+	broken := 0
+	for _, c := range open {
+		if _, err := probe.Trip(c); err != nil {
+			broken++
+		}
+	}
+	r.figures["restart.broken"], r.figures["restart.refused"] = float64(broken), float64(failed)
+	return nil
+}
+
+// again is the restart itself.
+func (r *run) again(ctx context.Context) error {
+	var writes *network.Monitor
+	if r.Proxy.Setting.Backend == "nft" {
+		var err error
+		if writes, err = network.MonitorNFTables(r.net.Node); err != nil {
+			return err
+		}
+	}
+	r.proxy.Stop()
+	if err := r.start(); err != nil {
+		return err
+	}
+	// Whoever starts needs a moment until there is something to settle.
+	if err := errors.Join(pause(ctx, 3*time.Second), r.settle(ctx)); err != nil {
+		return err
+	}
+	u, err := r.proxy.Usage()
+	if err != nil {
+		return err
+	}
+	r.figures["restart.cpu"] = u.CPU.Seconds()
+	if writes != nil {
+		n, err := writes.Close()
+		if err != nil {
+			return err
+		}
+		r.figures["restart.writes"] = float64(n)
+	}
+	return nil
+}
+
+// audit measures Portway's; kube-proxy has none.
+func (r *run) audit(ctx context.Context) error {
+	if r.Proxy.Name != proxy.Portway {
+		return nil
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", r.proxy.Socket())
+	}}}
+	defer client.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/audit", nil)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	took := time.Since(start)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return errors.Join(err, fmt.Errorf("audit: %s: %s", response.Status, body))
+	}
+	var answer struct {
+		Planes []struct {
+			Differences []json.RawMessage `json:"differences"`
+		} `json:"planes"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return err
+	}
+	for _, p := range answer.Planes {
+		if len(p.Differences) > 0 {
+			return fmt.Errorf("audit: the kernel is not as it should be: %s", body)
+		}
+	}
+	r.figures["audit.time"] = took.Seconds()
+	return nil
+}

@@ -1,0 +1,3 @@
+// Package report turns what was measured into ratios: tables, JSON, plots, and a
+// verdict against floors.
+package report
