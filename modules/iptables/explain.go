@@ -22,8 +22,12 @@ func (p *Plane) Explain(ctx context.Context, f dataplane.Flow) (dataplane.Explan
 	if w.IsLocal, err = p.local(); err != nil {
 		return dataplane.Explanation{}, fmt.Errorf("explain %s: list the addresses of this node: %w", f, err)
 	}
+	ends, err := w.Follow(netfilter.PacketOf(f))
+	if err != nil {
+		return dataplane.Explanation{}, fmt.Errorf("explain %s: %w", f, err)
+	}
 	var e dataplane.Explanation
-	for _, o := range w.Follow(netfilter.PacketOf(f)) {
+	for _, o := range ends {
 		e.Outcomes = append(e.Outcomes, o.Explain())
 		if note, ok := boundNote(w, f.Src.Addr(), o); ok {
 			e.Notes = append(e.Notes, note)

@@ -86,7 +86,11 @@ func TestInvalidIsNotForwarded(t *testing.T) {
 			Source: netip.MustParseAddrPort("10.244.1.11:8080"), Destination: netip.MustParseAddrPort("203.0.113.7:40000"),
 			Protocol: dataplane.TCP, In: "vethe1", States: netfilter.StateInvalid,
 		}
-		for _, o := range w.Follow(reply) {
+		ends, err := w.Follow(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range ends {
 			if (o.Verdict == netfilter.Dropped) != drop {
 				t.Errorf("with DropInvalid %t: verdict %d", drop, o.Verdict)
 			}

@@ -31,7 +31,11 @@ func (p *Plane) explain(ctx context.Context, f dataplane.Flow) (e dataplane.Expl
 	}
 	b := balancer{ctx: ctx, servers: p.servers, seen: make(map[kernel.Key]kernel.VirtualServer)}
 	w.Balance = b.balance
-	for _, o := range w.Follow(netfilter.PacketOf(f)) {
+	ends, err := w.Follow(netfilter.PacketOf(f))
+	if err != nil {
+		return e, err
+	}
+	for _, o := range ends {
 		e.Outcomes = append(e.Outcomes, o.Explain())
 	}
 	e.Notes = b.notes
@@ -110,8 +114,15 @@ func (b *balancer) note(v *kernel.VirtualServer) {
 	}
 	for _, r := range v.Reals {
 		if r.Weight == 0 {
-			b.notes = append(b.notes, fmt.Sprintf("%s of %s drains: it takes no new flows and has %d connections (%d not established)",
-				r.Addr, v.Key, r.Active+r.Inactive, r.Inactive))
+			b.notes = append(b.notes, fmt.Sprintf("%s of %s drains: it takes no new flows%s", r.Addr, v.Key, connections(r)))
 		}
 	}
+}
+
+// connections tells how many a real server has, where that is known.
+func connections(r kernel.Real) string {
+	if r.Active == kernel.NotCounted {
+		return ""
+	}
+	return fmt.Sprintf(" and has %d connections (%d not established)", r.Active+r.Inactive, r.Inactive)
 }

@@ -93,7 +93,7 @@ func (m *memory) misleads(t rig.TB, state dataplanetest.State, old, want *datapl
 		}
 		before, after := old.Decide(s.Flow), want.Decide(s.Flow)
 		mayStop := stops(before.Action, s.Flow) || stops(after.Action, s.Flow)
-		for _, end := range w.Follow(netfilter.PacketOf(s.Flow)) {
+		for _, end := range follow(t, w, netfilter.PacketOf(s.Flow)) {
 			o := end.Explain()
 			if dst := s.Flow.Dst.Addr(); o.Action == dataplane.NotOurs && w.IsLocal(dst) && !want.Node().Holds(dst) {
 				t.Fatalf("%s: the node itself would answer\n%+v\nwith\n%s", s, o, state)

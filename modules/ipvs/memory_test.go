@@ -111,6 +111,15 @@ func (m *memory) walker(t rig.TB) *netfilter.Walker {
 	return w
 }
 
+func follow(t rig.TB, w *netfilter.Walker, p netfilter.Packet) []netfilter.Outcome {
+	t.Helper()
+	all, err := w.Follow(p)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return all
+}
+
 // agrees compares what Explain reads with what is decided, for all that is
 // worth sending.
 func (m *memory) agrees(t rig.TB, state dataplanetest.State, want *dataplane.Snapshot) {
@@ -121,7 +130,7 @@ func (m *memory) agrees(t rig.TB, state dataplanetest.State, want *dataplane.Sna
 			continue
 		}
 		var e dataplane.Explanation
-		for _, o := range w.Follow(netfilter.PacketOf(s.Flow)) {
+		for _, o := range follow(t, w, netfilter.PacketOf(s.Flow)) {
 			e.Outcomes = append(e.Outcomes, o.Explain())
 		}
 		if err := want.Decide(s.Flow).Agrees(e); err != nil {

@@ -15,28 +15,29 @@ import (
 // Name is what users call the mode.
 const Name = "ipvs"
 
-// Options are how the mode works on a node. The zero value is a good choice.
+// Options are how the mode works on a node. The zero value is a good choice. Its
+// JSON, of what an audit depends on, is what portwayctl saves and reads.
 type Options struct {
 	// Backend is netfilter.NFT or netfilter.Legacy; empty detects the one that
 	// this node uses already.
-	Backend string
+	Backend string `json:"-"`
 	// LockWait is how long a write waits for the xtables lock, which others
 	// may hold; 0 is five seconds.
-	LockWait time.Duration
+	LockWait time.Duration `json:"-"`
 	// Scheduler is for Services that do not ask for another one, by its kernel
 	// name; empty is wrr, which is rr where all weights are equal.
-	Scheduler string
+	Scheduler string `json:"scheduler,omitempty"`
 	// ExcludeCIDRs are ranges in which virtual servers and addresses on the
 	// device are left alone unless a Service has them.
-	ExcludeCIDRs []netip.Prefix
+	ExcludeCIDRs []netip.Prefix `json:"excludeCIDRs,omitempty"`
 	// StrictARP makes the node answer ARP only for addresses of the device that
 	// is asked, as MetalLB wants it.
-	StrictARP bool
+	StrictARP bool `json:"strictARP,omitempty"`
 	// Timeouts of connections that are idle; 0 leaves the kernel's.
-	Timeouts kernel.Timeouts
+	Timeouts kernel.Timeouts `json:"-"`
 	// Drain bounds how long an endpoint that left keeps its established TCP
 	// connections; 0 is 15 minutes.
-	Drain time.Duration
+	Drain time.Duration `json:"-"`
 }
 
 const (
@@ -92,6 +93,19 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	p.settings, p.local = settings, netfilter.LocalAddresses
 	p.randomFully = h.RandomFully(ctx)
 	p.warnings = h.Backend().WarnOfOthers(ctx, ownsChain)
+	return p, nil
+}
+
+// NewSaved is a plane of which only what was saved is left. It can be explained
+// and audited, and not synced.
+func NewSaved(f dataplane.Family, o Options, k netfilter.Kernel, s kernel.Saved, isLocal func(netip.Addr) bool) (*Plane, error) {
+	settings, err := s.Sysctls.Settings(o.StrictARP)
+	if err != nil {
+		return nil, err
+	}
+	p := newPlane(f, o, k, s.Servers, s.Device)
+	p.sysctls, p.settings = s.Sysctls, settings
+	p.local = func() (func(netip.Addr) bool, error) { return isLocal, nil }
 	return p, nil
 }
 

@@ -37,7 +37,7 @@ func (m *memory) walk(t *testing.T, from string, mark uint32) []netfilter.Outcom
 		Protocol: dataplane.TCP, InInterface: "eth0",
 	})
 	p.Mark = mark
-	return m.walker(t).Follow(p)
+	return follow(t, m.walker(t), p)
 }
 
 // forward takes a packet of a flow through FORWARD.
@@ -51,7 +51,11 @@ func (m *memory) forward(t *testing.T, states netfilter.StateSet) netfilter.Verd
 		Source: netip.MustParseAddrPort("10.128.1.0:8080"), Destination: netip.MustParseAddrPort(outsider),
 		Protocol: dataplane.TCP, In: "veth1", States: states,
 	}
-	return w.Through(p, netfilter.Hook{Table: netfilter.Filter, Chain: "FORWARD"})[0].Verdict
+	all, err := w.Through(p, netfilter.Hook{Table: netfilter.Filter, Chain: "FORWARD"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0].Verdict
 }
 
 // What is masqueraded gets past a node's firewall, and so do the replies. Here

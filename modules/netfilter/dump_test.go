@@ -98,6 +98,28 @@ func TestDumpCannotBeWritten(t *testing.T) {
 	}
 }
 
+// What no kernel holds is refused, with the line.
+func TestDumpRefuses(t *testing.T) {
+	const head = "# a comment\n*mangle\n:A - [0:0]\nCOMMIT\n*nat\n:PREROUTING ACCEPT [0:0]\n:A - [0:0]\n:B - [0:0]\n-A PREROUTING -j A\n"
+	for _, row := range []struct{ rules, want string }{
+		{"-A A -j A\n", "line 10 of the saved rules: chain A leads back to itself"},
+		{"-A A -j B\n-A B -j RETURN\n[1:1] -A B -g A\n", "line 12 of the saved rules: chain B leads back to itself"},
+		{"-A B -j A\n-A PREROUTING -d fd00::/8 -j B\n", "line 11 of the saved rules: a rule for fd00:: among those of IPv4"},
+		{"-A B -p tcp -j DNAT --to-destination [fd00::1]:80\n", "line 10 of the saved rules: a rule for fd00::1 among those of IPv4"},
+		{"-A C -j A\n", "line 10 of the saved rules"},
+	} {
+		_, err := ReadDump(dataplane.IPv4, strings.NewReader(head+row.rules+"COMMIT\n"), nil)
+		if err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%q: %v, want %q", row.rules, err, row.want)
+		}
+	}
+	sets, err := ReadSets(strings.NewReader("create A hash:ip family inet counters comment timeout 9\n" +
+		"add A 10.0.0.1 packets 1 bytes 2 timeout 7 comment \"of timeout 5\"\n"))
+	if err != nil || sets[0].Entries[0].Timeout != 7 {
+		t.Errorf("an entry with a comment is read as %+v, %v", sets, err)
+	}
+}
+
 func TestReadSetsRefusesNonsense(t *testing.T) {
 	rows := []string{
 		"create\n", "destroy A\n", "add A 10.0.0.1\n", "create A hash:ip family\n", "create A hash:ip timeout x\n",
@@ -109,6 +131,8 @@ func TestReadSetsRefusesNonsense(t *testing.T) {
 		"create A hash:ip family inet\nadd A 10.0.0.1 timeout x\n",
 		"create A hash:ip family inet\nadd A 10.0.0.1 skbmark x\n",
 		"create A bitmap:port range 1-x\n",
+		"create A hash:net family inet\nadd A 10.0.0.0/8 nomatch\n",
+		"create A hash:ip family inet\nadd A 10.0.0.1 timeout\n",
 	}
 	for _, in := range rows {
 		if sets, err := ReadSets(strings.NewReader(in)); err == nil {

@@ -125,9 +125,6 @@ func FuzzReadDump(f *testing.F) {
 	f.Add("*nat\n:PREROUTING ACCEPT [0:0]\n:A - [0:0]\n-A PREROUTING -j A\n-A A -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.0.0.1:80\n-A A -j RETURN\nCOMMIT\n*filter\n:FORWARD DROP [0:0]\nCOMMIT\n", "create S hash:ip family inet\nadd S 10.0.0.1\n")
 	f.Add("*filter\n:INPUT ACCEPT [0:0]\n:A - [0:0]\n-A INPUT -m set --match-set S dst,src -j A\n-A A -g A\nCOMMIT\n", "create S hash:ip,port family inet\n")
 	f.Fuzz(func(t *testing.T, rules, sets string) {
-		if strings.Count(rules, "-j")+strings.Count(rules, "-g")+strings.Count(rules, "--") > 16 {
-			return // each jump may double the ways, as it may in the kernel
-		}
 		d, err := ReadDump(dataplane.IPv4, strings.NewReader(rules), strings.NewReader(sets))
 		if err != nil {
 			return
@@ -140,8 +137,12 @@ func FuzzReadDump(f *testing.F) {
 			p := PacketOf(dataplane.Flow{
 				Src: netip.MustParseAddrPort("10.0.0.2:4000"), Dst: netip.MustParseAddrPort("10.0.0.1:80"), Protocol: dataplane.TCP, InInterface: in,
 			})
+			all, err := w.Follow(p)
+			if errors.Is(err, ErrTangled) {
+				continue
+			}
 			total := 0.0
-			for _, o := range w.Follow(p) {
+			for _, o := range all {
 				total += o.Probability
 			}
 			if math.Abs(total-1) > 1e-6 {

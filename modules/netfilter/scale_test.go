@@ -50,7 +50,7 @@ func walkOnce(b *testing.B, h *Host, to string) {
 		b.Fatal(err)
 	}
 	w.Rules[NAT]["OUTPUT"] = Chain{Name: "OUTPUT", Rules: []Rule{{Target: Jump(to)}}}
-	got := w.Follow(Packet{
+	got := follow(b, w, Packet{
 		Source: netip.MustParseAddrPort("10.0.0.1:1"), Destination: netip.MustParseAddrPort("10.0.0.2:80"),
 		Protocol: dataplane.TCP,
 	})

@@ -20,7 +20,7 @@ func ReadSets(r io.Reader) ([]Set, error) {
 	byName := make(map[string]*Set)
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
-		word := strings.Fields(lines.Text())
+		word := withoutComment(strings.Fields(lines.Text()))
 		var err error
 		switch {
 		case len(word) == 0 || word[0][0] == '#':
@@ -46,6 +46,16 @@ func ReadSets(r io.Reader) ([]Set, error) {
 		out[i] = *s
 	}
 	return out, nil
+}
+
+// withoutComment leaves out the comment of an entry, which ipset prints last.
+func withoutComment(word []string) []string {
+	for i := 3; i+1 < len(word); i++ {
+		if word[0] == "add" && word[i] == "comment" && word[i+1][0] == '"' {
+			return word[:i]
+		}
+	}
+	return word
 }
 
 // options reads what comes after the type: words and, for some, their value.
@@ -108,10 +118,18 @@ func (s *Set) add(text string, option []string) error {
 	if err := e.parts(s.Type, part); err != nil {
 		return fmt.Errorf("entry %q of set %s: %w", text, s.Name, err)
 	}
-	for i := 0; i+1 < len(option); i += 2 {
-		if err := e.option(option[i], option[i+1]); err != nil {
+	for len(option) > 0 {
+		name := option[0]
+		if option = option[1:]; name == "nomatch" {
+			return fmt.Errorf("entry %q of set %s: what is excepted by nomatch is not understood", text, s.Name)
+		}
+		if len(option) == 0 {
+			return fmt.Errorf("entry %q of set %s: the option %q has no value", text, s.Name, name)
+		}
+		if err := e.option(name, option[0]); err != nil {
 			return fmt.Errorf("entry %q of set %s: %w", text, s.Name, err)
 		}
+		option = option[1:]
 	}
 	s.Entries = append(s.Entries, e)
 	return nil

@@ -8,21 +8,21 @@ import (
 // traversal is the way of one packet through one hook. A statistic match
 // splits it, so there is a list of packets at every rule.
 type traversal struct {
-	*Walker
+	*walk
 	hook  Hook
 	ended []Outcome
 }
 
-// maxDepth of jumps; the kernel refuses loops, a dump may have them.
+// maxDepth of jumps; the kernel refuses loops, and so does ReadDump.
 const maxDepth = 64
 
 // hook takes one packet through one hook.
-func (w *Walker) hook(h Hook, o Outcome) []Outcome {
+func (w *walk) hook(h Hook, o Outcome) []Outcome {
 	base, ok := w.Rules[h.Table][h.Chain]
 	if !ok {
 		return []Outcome{o}
 	}
-	t := traversal{Walker: w, hook: h}
+	t := traversal{walk: w, hook: h}
 	for _, r := range t.chain(h.Chain, []Outcome{o}, 0) {
 		if base.Policy == "DROP" {
 			r.Verdict = Dropped
@@ -43,6 +43,9 @@ func (t *traversal) chain(name string, list []Outcome, depth int) []Outcome {
 	for i := range rules {
 		var next []Outcome
 		for _, o := range list {
+			if t.visits--; t.tangled() {
+				return nil
+			}
 			stay, returned := t.rule(name, i, &rules[i], o, depth)
 			next = append(next, stay...)
 			back = append(back, returned...)
@@ -62,12 +65,14 @@ func (t *traversal) rule(chain string, i int, r *Rule, o Outcome, depth int) (st
 	if matched == no {
 		return []Outcome{o}, nil
 	}
+	t.visits -= len(o.Steps)
 	step.Text = r.String()
 	if step.Note = note; matched == unknown {
 		o.pass(step)
 		return []Outcome{o}, nil
 	}
 	if r.Probability != 0 && r.Probability < certain {
+		t.ways--
 		missed, share := o, float64(r.Probability)/certain
 		missed.Probability *= 1 - share
 		o.Probability *= share

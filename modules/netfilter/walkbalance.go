@@ -21,7 +21,7 @@ type Choice struct {
 // and at OUTPUT behind the nat table, long before the filter table there. It
 // returns those that stay on their way, among them those that are for this node
 // still, and those that IPVS sends from here.
-func (w *Walker) balance(list []Outcome) (stay, relayed []Outcome) {
+func (w *walk) balance(list []Outcome) (stay, relayed []Outcome) {
 	if w.Balance == nil {
 		return list, nil
 	}
@@ -38,6 +38,9 @@ func (w *Walker) balance(list []Outcome) (stay, relayed []Outcome) {
 			o.pass(Step{Place: b.Place, Text: "no real server takes new flows"})
 			stay = append(stay, o)
 		default:
+			if w.ways -= len(b.Choices); w.tangled() {
+				return nil, nil
+			}
 			local, remote := split(w.route(b.chosen(o)))
 			stay, relayed = append(stay, local...), append(relayed, remote...)
 		}
@@ -64,6 +67,6 @@ func (b Balanced) chosen(o Outcome) []Outcome {
 
 // resend takes what IPVS sends through OUTPUT, once more if it came from
 // there; the nat table has seen the flow.
-func (w *Walker) resend(list []Outcome) []Outcome {
+func (w *walk) resend(list []Outcome) []Outcome {
 	return w.through(list, hooks("OUTPUT", Raw, Mangle, Filter))
 }

@@ -70,7 +70,7 @@ func TestFollowThroughIPVS(t *testing.T) {
 		{far, "198.51.100.1:80", "eth0", "forward 10.1.0.2:8080 1.00\n"},
 		{node, "198.51.100.1:80", "", "forward 10.1.0.2:8080 1.00\n"},
 	} {
-		got := ends(w.Follow(packet(dataplane.TCP, row.from, row.to, row.in)))
+		got := ends(follow(t, w, packet(dataplane.TCP, row.from, row.to, row.in)))
 		if got != row.want {
 			t.Errorf("%s -> %s from %q:\n%swant\n%s", row.from, row.to, row.in, got, row.want)
 		}

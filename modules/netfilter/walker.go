@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 )
@@ -62,16 +63,53 @@ func hooks(chain string, tables ...Table) []Hook {
 	return list
 }
 
+// ErrTangled says that the ways of a packet are too many to follow: rules that
+// jump twice to chains that do so again double them each time.
+var ErrTangled = errors.New("the ways of a packet through these rules are too many to follow")
+
+// A packet that may go to each of 10,000 endpoints, past a list of 1,000 rules
+// each time, is within these limits.
+const (
+	// maxVisits of packets to rules. A step that a packet takes along when it is
+	// recorded counts for one, because it is copied.
+	maxVisits = 1 << 24
+	maxWays   = 1 << 17
+)
+
+// walk is the way of one packet, with what is left of the limits.
+type walk struct {
+	*Walker
+	visits, ways int
+}
+
+// tangled tells whether a limit was exceeded. What is not followed from then on
+// is missing from all lists.
+func (w *walk) tangled() bool { return w.visits < 0 || w.ways < 0 }
+
 // Follow takes a packet all the way through the node, to the network or to a
-// socket.
-func (w *Walker) Follow(p Packet) []Outcome {
+// socket. The only error is [ErrTangled].
+func (w *Walker) Follow(p Packet) ([]Outcome, error) {
 	if p.States == 0 {
 		p.States = StateNew
 	}
 	start := []Outcome{{Packet: p, Probability: 1}}
 	if p.In == "" {
-		return w.send(start)
+		return w.walk(func(w *walk) []Outcome { return w.send(start) })
 	}
+	return w.walk(func(w *walk) []Outcome { return w.receive(start) })
+}
+
+func (w *Walker) walk(follow func(*walk) []Outcome) ([]Outcome, error) {
+	one := &walk{w, maxVisits, maxWays}
+	all := follow(one)
+	if one.tangled() {
+		return nil, ErrTangled
+	}
+	return all, nil
+}
+
+// receive follows what comes in by a device.
+func (w *walk) receive(start []Outcome) []Outcome {
 	list := w.through(start, hooks("PREROUTING", Raw, Mangle, NAT))
 	local, remote := split(w.route(list))
 	local = w.through(local, hooks("INPUT", Mangle, Filter))
@@ -85,7 +123,7 @@ func (w *Walker) Follow(p Packet) []Outcome {
 
 // send follows what the node itself sends. What it sends to itself comes in
 // again through the loopback device, where translation is over already.
-func (w *Walker) send(list []Outcome) []Outcome {
+func (w *walk) send(list []Outcome) []Outcome {
 	list = w.through(list, hooks("OUTPUT", Raw, Mangle, NAT))
 	list, relayed := w.balance(list)
 	list = w.through(list, hooks("OUTPUT", Filter))
@@ -103,12 +141,12 @@ func (w *Walker) send(list []Outcome) []Outcome {
 const loopback = "lo"
 
 // Through takes a packet through the given hooks only, without routing.
-func (w *Walker) Through(p Packet, hooks ...Hook) []Outcome {
-	return w.through([]Outcome{{Packet: p, Probability: 1}}, hooks)
+func (w *Walker) Through(p Packet, hooks ...Hook) ([]Outcome, error) {
+	return w.walk(func(w *walk) []Outcome { return w.through([]Outcome{{Packet: p, Probability: 1}}, hooks) })
 }
 
 // through takes what is still on its way through hooks.
-func (w *Walker) through(list []Outcome, hooks []Hook) []Outcome {
+func (w *walk) through(list []Outcome, hooks []Hook) []Outcome {
 	for _, h := range hooks {
 		var next []Outcome
 		for _, o := range list {

@@ -1,11 +1,14 @@
 package netfilter
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/portway/portway/modules/dataplane"
 )
@@ -133,7 +136,7 @@ func TestFollow(t *testing.T) {
 		{"passing by", packet(dataplane.TCP, pod, "198.51.100.1:443", "veth1"), []string{"not ours 198.51.100.1:443 1.00"}},
 	}
 	for _, row := range rows {
-		got := serviceWalker(t).Follow(row.p)
+		got := follow(t, serviceWalker(t), row.p)
 		if want := strings.Join(row.want, "\n") + "\n"; ends(got) != want {
 			t.Errorf("%s: got\n%swant\n%s", row.name, ends(got), want)
 			for _, o := range got {
@@ -143,20 +146,65 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+func follow(t rapid.TB, w *Walker, p Packet) []Outcome {
+	t.Helper()
+	all, err := w.Follow(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func through(t testing.TB, w *Walker, p Packet, h Hook) []Outcome {
+	t.Helper()
+	all, err := w.Through(p, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Rules whose ways double at each chain end in an error, not in days.
+func TestFollowIsBounded(t *testing.T) {
+	double := make(map[string]Chain)
+	for i := range 60 {
+		to := Jump(fmt.Sprintf("C%d", i+1))
+		double[fmt.Sprintf("C%d", i)] = Chain{Rules: []Rule{{Target: to}, {Target: to}}}
+	}
+	double["C60"] = Chain{}
+	double["PREROUTING"] = Chain{Rules: []Rule{{Target: Jump("C0")}}}
+	split := Chain{Policy: "ACCEPT"}
+	passedOver := Chain{Policy: "ACCEPT"}
+	for range 40 {
+		split.Rules = append(split.Rules, Rule{Probability: certain / 2, Target: OrMark(1)})
+	}
+	for range 100_000 {
+		passedOver.Rules = append(passedOver.Rules, ParseRule("-m unknown --match 1 -j LOG"))
+	}
+	for name, chains := range map[string]map[string]Chain{
+		"jumps": double, "splits": {"PREROUTING": split}, "steps": {"PREROUTING": passedOver},
+	} {
+		w := &Walker{Rules: Ruleset{Mangle: chains}}
+		if all, err := w.Follow(packet(dataplane.TCP, "10.0.0.1:1", "10.0.0.2:80", "eth0")); !errors.Is(err, ErrTangled) {
+			t.Errorf("%s: %d ways, %v", name, len(all), err)
+		}
+	}
+}
+
 func TestFollowOtherStates(t *testing.T) {
 	w := serviceWalker(t)
 	p := packet(dataplane.TCP, "10.1.0.9:5000", "10.96.0.5:80", "veth1")
 	p.States = StateInvalid
-	if got := ends(w.Follow(p)); got != "drop 10.96.0.5:80 1.00\n" {
+	if got := ends(follow(t, w, p)); got != "drop 10.96.0.5:80 1.00\n" {
 		t.Errorf("an invalid packet: %s", got)
 	}
 	p.States = StateEstablished | StateDNAT
-	if got := ends(w.Follow(p)); got != "forward 10.96.0.5:80 1.00\n" {
+	if got := ends(follow(t, w, p)); got != "forward 10.96.0.5:80 1.00\n" {
 		t.Errorf("a packet of a known flow: %s", got)
 	}
 	p = packet(dataplane.TCP, "10.1.0.8:5000", "10.96.0.21:80", "veth1")
 	p.Mark = 1
-	if got := ends(w.Follow(p)); got != "drop 10.1.0.2:8080 1.00\n" {
+	if got := ends(follow(t, w, p)); got != "drop 10.1.0.2:8080 1.00\n" {
 		t.Errorf("a packet whose first destination is filtered: %s", got)
 	}
 }
@@ -164,7 +212,7 @@ func TestFollowOtherStates(t *testing.T) {
 func TestWalkerForgets(t *testing.T) {
 	w := serviceWalker(t)
 	w.Forget = "AFF-"
-	got := ends(w.Follow(packet(dataplane.TCP, "10.1.0.9:5000", "10.96.0.21:80", "veth1")))
+	got := ends(follow(t, w, packet(dataplane.TCP, "10.1.0.9:5000", "10.96.0.21:80", "veth1")))
 	if got != "forward 10.1.0.2:8080 1.00\n" {
 		t.Errorf("got %s", got)
 	}
@@ -172,7 +220,7 @@ func TestWalkerForgets(t *testing.T) {
 
 // Each rule on the way is named, and one that is not understood is noted.
 func TestSteps(t *testing.T) {
-	got := serviceWalker(t).Follow(packet(dataplane.TCP, "198.51.100.1:5000", "192.0.2.1:30080", "eth0"))
+	got := follow(t, serviceWalker(t), packet(dataplane.TCP, "198.51.100.1:5000", "192.0.2.1:30080", "eth0"))
 	want := `nat chain PREROUTING rule 1: -m comment --comment "not ours" -m limit --limit 1/sec -j LOG (passed over: not understood)
 nat chain PREROUTING rule 2: -j KUBE-SERVICES
 nat chain KUBE-SERVICES rule 2: -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
@@ -219,7 +267,7 @@ func TestUnknown(t *testing.T) {
 			"LOOP":       {Name: "LOOP", Rules: []Rule{{Target: Jump("LOOP")}}},
 		}}
 		w := &Walker{Rules: rules, Sets: map[string]Set{"STRANGE": {Type: "hash:net,iface"}}}
-		got := w.Follow(packet(dataplane.TCP, "10.0.0.1:1", "10.0.0.2:80", "eth0"))
+		got := follow(t, w, packet(dataplane.TCP, "10.0.0.1:1", "10.0.0.2:80", "eth0"))
 		if len(got) != 1 || got[0].Verdict != Accepted {
 			t.Fatalf("%s: %s", row.rule, ends(got))
 		}
@@ -236,7 +284,7 @@ func TestProbabilitiesAddUp(t *testing.T) {
 		"OUTPUT":          {Name: "OUTPUT", Rules: []Rule{{Target: Jump(tx.Chains[0].Name)}}},
 		tx.Chains[0].Name: tx.Chains[0],
 	}}}
-	got := w.Follow(packet(dataplane.TCP, "10.0.0.1:1", "10.0.0.2:80", ""))
+	got := follow(t, w, packet(dataplane.TCP, "10.0.0.1:1", "10.0.0.2:80", ""))
 	sum := 0.0
 	for _, o := range got {
 		sum += o.Probability

@@ -270,7 +270,7 @@ func (l *loop) checkPacket(t *rapid.T, w *Walker, to netip.AddrPort) {
 	}
 	var tale strings.Builder
 	legal, patience := map[string]bool{}, 5*time.Second
-	for _, o := range w.Follow(Packet{Source: netip.AddrPortFrom(l.addr(9), 40000), Destination: to, Protocol: dataplane.UDP}) {
+	for _, o := range follow(t, w, Packet{Source: netip.AddrPortFrom(l.addr(9), 40000), Destination: to, Protocol: dataplane.UDP}) {
 		fate := l.fate(&o)
 		if legal[fate] = true; fate == "silence" {
 			patience = 10 * time.Millisecond

@@ -51,7 +51,7 @@ func TestWalkLooksIntoSets(t *testing.T) {
 			Rules: Ruleset{Raw: {"PREROUTING": chain("PREROUTING", match)}},
 		}
 		p := packet(dataplane.TCP, "10.0.0.7:1000", "192.0.2.1:80", "eth0")
-		got := w.Through(p, Hook{Raw, "PREROUTING"})
+		got := through(t, w, p, Hook{Raw, "PREROUTING"})
 		if dropped := got[0].Verdict == Dropped; dropped != row.want {
 			t.Errorf("%s %s with %+v: matched %t", row.kind, row.parts, row.entry, dropped)
 		}
@@ -71,7 +71,7 @@ func TestWalkMapsMarks(t *testing.T) {
 	for from, want := range map[string]uint32{"10.0.0.7:1": 0x132, "10.9.0.7:1": 0x101, "172.16.0.1:1": 0x137} {
 		p := packet(dataplane.UDP, from, "192.0.2.1:80", "eth0")
 		p.Mark = 0x137
-		if got := w.Through(p, Hook{Mangle, "INPUT"}); got[0].Packet.Mark != want {
+		if got := through(t, w, p, Hook{Mangle, "INPUT"}); got[0].Packet.Mark != want {
 			t.Errorf("from %s: mark %#x, want %#x", from, got[0].Packet.Mark, want)
 		}
 	}
@@ -84,7 +84,7 @@ func TestWalkTranslatesSources(t *testing.T) {
 		Src: netip.MustParseAddrPort("10.0.0.7:1000"), Dst: netip.MustParseAddrPort("192.0.2.1:80"),
 		Protocol: dataplane.TCP, InInterface: "eth0",
 	})
-	got := w.Follow(p)
+	got := follow(t, w, p)
 	if len(got) != 1 || got[0].Packet.Source != netip.MustParseAddrPort("198.51.100.1:1000") || !got[0].Masqueraded() {
 		t.Errorf("got %+v", got)
 	}

@@ -1,11 +1,9 @@
 package relay
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -197,19 +195,20 @@ func (b *balancer) has(ep netip.AddrPort) bool {
 	return slices.ContainsFunc(b.route.Endpoints, func(e dataplane.Endpoint) bool { return e.Addr == ep })
 }
 
-// notes tell of memory that concerns a client.
-func (b *balancer) notes(now time.Time, client netip.Addr) []string {
+// tell adds the route to what is told of a listener, and what is remembered of
+// endpoints and of some clients.
+func (b *balancer) tell(l *Listening, now time.Time, clients func(netip.Addr) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []string
-	if k, ok := b.bound[client]; ok && now.Before(k.until) {
-		all = append(all, fmt.Sprintf("session affinity binds %s to %s for %s more", client, k.to, k.until.Sub(now).Round(time.Second)))
-	}
-	for ep, f := range b.failing {
-		if now.Before(f.until) {
-			all = append(all, fmt.Sprintf("%s did not answer and is left alone for %s more", ep, f.until.Sub(now).Round(time.Second)))
+	l.Route, l.Bound, l.Resting = b.route, make(map[netip.Addr]Binding), make(map[netip.AddrPort]time.Duration)
+	for client, k := range b.bound {
+		if now.Before(k.until) && clients(client) {
+			l.Bound[client] = Binding{k.to, k.until.Sub(now)}
 		}
 	}
-	slices.SortFunc(all, strings.Compare)
-	return all
+	for ep := range b.failing {
+		if b.resting(now, ep) {
+			l.Resting[ep] = b.failing[ep].until.Sub(now)
+		}
+	}
 }

@@ -72,7 +72,7 @@ func (p *Loopback) Sync(ctx context.Context, req dataplane.SyncRequest) (datapla
 func (p *Loopback) aim(want *dataplane.Snapshot, full bool) []uint16 {
 	var touched []uint16
 	if full || want.Node().LoopbackNodePorts != p.last.Node().LoopbackNodePorts {
-		p.want = p.routes(want)
+		p.want = loopbackRoutes(want, p.family)
 		touched = slices.AppendSeq(touched, maps.Keys(p.want))
 		return slices.AppendSeq(touched, maps.Keys(p.open))
 	}
@@ -80,49 +80,18 @@ func (p *Loopback) aim(want *dataplane.Snapshot, full bool) []uint16 {
 		return nil
 	}
 	for c := range want.ChangesSince(p.last) {
-		for port := range p.portsOf(c.Old) {
+		for port := range loopbackPorts(c.Old, p.family) {
 			touched = append(touched, port)
 			if r, ok := p.want[port]; ok && r.Name == c.Name {
 				delete(p.want, port)
 			}
 		}
-		for port, r := range p.portsOf(c.New) {
+		for port, r := range loopbackPorts(c.New, p.family) {
 			touched = append(touched, port)
 			p.want[port] = r
 		}
 	}
 	return touched
-}
-
-// routes are the listeners that a snapshot wants, by port.
-func (p *Loopback) routes(s *dataplane.Snapshot) map[uint16]Route {
-	all := make(map[uint16]Route)
-	if !s.Node().LoopbackNodePorts {
-		return all
-	}
-	for sp := range s.ServicePorts() {
-		maps.Insert(all, p.portsOf(sp))
-	}
-	return all
-}
-
-// portsOf yields the NodePorts of a ServicePort that forward the node's flows;
-// sp may be nil.
-func (p *Loopback) portsOf(sp *dataplane.ServicePort) func(func(uint16, Route) bool) {
-	return func(yield func(uint16, Route) bool) {
-		if sp == nil || sp.Name.Protocol != dataplane.TCP {
-			return
-		}
-		for _, f := range sp.Frontends {
-			r := f.Routes[dataplane.FromNode]
-			if f.Kind != dataplane.NodePort || f.Family != p.family || r.Action != dataplane.Forward {
-				continue
-			}
-			if f.Sources.Allows(dataplane.FromNode, p.family.Loopback()) && !yield(f.Port, RouteTo(sp, r.Pool)) {
-				return
-			}
-		}
-	}
 }
 
 // bring makes one port as it is wanted.
@@ -161,43 +130,22 @@ func (p *Loopback) tell(r *dataplane.Report, now time.Time) {
 }
 
 // Audit compares the listeners with what a snapshot wants.
-func (p *Loopback) Audit(_ context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
-	routes := p.routes(want)
-	ports := slices.AppendSeq(slices.Collect(maps.Keys(routes)), maps.Keys(p.open))
-	slices.Sort(ports)
-	var all []dataplane.Difference
-	for _, port := range slices.Compact(ports) {
-		d := dataplane.Difference{Object: "listener tcp " + netip.AddrPortFrom(p.family.Loopback(), port).String()}
-		if r, ok := routes[port]; ok {
-			d.ServicePort, d.Want = r.Name, "to "+r.String()
-		}
-		if l, ok := p.open[port]; ok {
-			d.Have = "to " + l.Route().String()
-			if d.Want == "" {
-				d.ServicePort = l.Route().Name
-			}
-			if d.Want != "" && l.Route().Equal(routes[port]) {
-				continue
-			}
-		}
-		all = append(all, d)
-	}
-	return all, nil
+func (p *Loopback) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
+	return p.listening(Nobody).Audit(ctx, want)
 }
 
 // Explain tells where a flow to a loopback address goes. All others are not for
 // this plane, and it says so by NotOurs.
-func (p *Loopback) Explain(_ context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
-	var e dataplane.Explanation
-	if l, ok := p.open[f.Dst.Port()]; ok && f.Protocol == dataplane.TCP && f.InInterface == "" && f.Dst.Addr() == p.family.Loopback() {
-		e.Outcomes, e.Notes = l.Explain(f, nil)
-		return e, nil
-	}
-	e.Outcomes = []dataplane.Outcome{{Action: dataplane.NotOurs, Probability: 1, Steps: []dataplane.Step{{
-		Object: "relay at loopback", Detail: "no NodePort is served here",
-	}}}}
-	return e, nil
+func (p *Loopback) Explain(ctx context.Context, f dataplane.Flow) (dataplane.Explanation, error) {
+	return p.listening(func(client netip.Addr) bool { return client == f.Src.Addr() }).Explain(ctx, f)
 }
+
+func (p *Loopback) listening(clients func(netip.Addr) bool) LoopbackTable {
+	return LoopbackTable{p.family, p.relay.Table(clients)}
+}
+
+// Table is what listens, to be saved. It is safe for concurrent use.
+func (p *Loopback) Table() []Listening { return p.relay.Table(Everybody) }
 
 // Close stops listening. Connections go on until they or the process end.
 func (p *Loopback) Close() error {

@@ -47,7 +47,7 @@ type Relay struct {
 	accepted atomic.Uint64 // TCP connections
 
 	mu   sync.Mutex
-	open map[place]bool
+	open map[place]*Listener
 }
 
 // place is where a listener listens.
@@ -76,7 +76,7 @@ func New(cfg Config) *Relay {
 	return &Relay{
 		cfg:      cfg,
 		sessions: newSessions(cfg.MaxSessions),
-		open:     make(map[place]bool),
+		open:     make(map[place]*Listener),
 		buffers:  sync.Pool{New: func() any { return new([maxDatagram]byte) }},
 	}
 }
@@ -84,6 +84,8 @@ func New(cfg Config) *Relay {
 // A Route is where the flows of a listener go.
 type Route struct {
 	Name dataplane.ServicePortName
+	// Scope is where the endpoints were chosen from.
+	Scope dataplane.Scope
 	// Endpoints are those among which a new flow chooses.
 	Endpoints []dataplane.Endpoint
 	// Serving are the endpoints to which existing exchanges of datagrams may
@@ -96,12 +98,12 @@ type Route struct {
 
 // RouteTo is the route to a pool of a ServicePort.
 func RouteTo(sp *dataplane.ServicePort, p *dataplane.Pool) Route {
-	return Route{Name: sp.Name, Endpoints: p.Endpoints, Serving: sp.Serving, Affinity: sp.Affinity}
+	return Route{Name: sp.Name, Scope: p.Scope, Endpoints: p.Endpoints, Serving: sp.Serving, Affinity: sp.Affinity}
 }
 
 // Equal tells whether two routes lead to the same.
 func (r Route) Equal(o Route) bool {
-	return r.Name == o.Name && r.Affinity == o.Affinity &&
+	return r.Name == o.Name && r.Scope == o.Scope && r.Affinity == o.Affinity &&
 		slices.Equal(r.Endpoints, o.Endpoints) && slices.Equal(r.Serving, o.Serving)
 }
 
@@ -157,7 +159,7 @@ func (r *Relay) Listen(ctx context.Context, p dataplane.Protocol, at netip.AddrP
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open[place{p, l.addr}] = true
+	r.open[place{p, l.addr}] = l
 	return l, nil
 }
 
@@ -166,7 +168,7 @@ func (r *Relay) Listen(ctx context.Context, p dataplane.Protocol, at netip.AddrP
 func (r *Relay) Listens(p dataplane.Protocol, at netip.AddrPort) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.open[place{p, at}]
+	return r.open[place{p, at}] != nil
 }
 
 // Addr is where the listener listens.
@@ -196,29 +198,6 @@ func (l *Listener) Close() error {
 	err := l.socket.Close()
 	l.relay.sessions.end(func(s *session) bool { return s.listener == l })
 	return err
-}
-
-// Explain tells where a new flow of a client without memory goes, after the
-// steps that led it here. Notes tell what binds this client or keeps an
-// endpoint out for now.
-func (l *Listener) Explain(f dataplane.Flow, before []dataplane.Step) ([]dataplane.Outcome, []string) {
-	r := l.Route()
-	total := 0
-	for _, e := range r.Endpoints {
-		total += int(e.Weight)
-	}
-	steps := append(slices.Clip(before), dataplane.Step{
-		Object: fmt.Sprintf("relay at %s %s", strings.ToLower(l.protocol.String()), l.addr),
-		Detail: fmt.Sprintf("%s, in turn to %s", r.Name, r),
-	})
-	all := make([]dataplane.Outcome, len(r.Endpoints))
-	for i, e := range r.Endpoints {
-		all[i] = dataplane.Outcome{
-			Action: dataplane.Forward, Endpoint: e.Addr, Masqueraded: true,
-			Probability: float64(e.Weight) / float64(total), Steps: steps,
-		}
-	}
-	return all, l.balancer.notes(time.Now(), f.Src.Addr())
 }
 
 func network(p dataplane.Protocol, a netip.Addr) string {

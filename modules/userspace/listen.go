@@ -70,7 +70,7 @@ func (s *pass) listener(ctx context.Context, k poolKey, to relay.Route) (*relay.
 	}
 	l, err := s.listen(ctx, k, to)
 	if err == nil {
-		s.listeners.add(k, l)
+		s.listeners.open[k] = l
 		s.writes++
 	}
 	return l, err

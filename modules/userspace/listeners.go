@@ -14,33 +14,18 @@ type listeners struct {
 	open map[poolKey]*relay.Listener
 	// retired are those that rules may still lead to.
 	retired map[dataplane.ServicePortName][]*relay.Listener
-	// at finds an open one by its place.
-	at map[place]*relay.Listener
-}
-
-// place is where a listener listens.
-type place struct {
-	protocol dataplane.Protocol
-	addr     netip.AddrPort
 }
 
 func newListeners() listeners {
 	return listeners{
 		open: make(map[poolKey]*relay.Listener), retired: make(map[dataplane.ServicePortName][]*relay.Listener),
-		at: make(map[place]*relay.Listener),
 	}
-}
-
-func (l *listeners) add(k poolKey, opened *relay.Listener) {
-	l.open[k] = opened
-	l.at[place{k.name.Protocol, opened.Addr()}] = opened
 }
 
 // retire takes a listener out, to be closed when nothing leads to it.
 func (l *listeners) retire(k poolKey) {
 	was := l.open[k]
 	delete(l.open, k)
-	delete(l.at, place{k.name.Protocol, was.Addr()})
 	l.retired[k.name] = append(l.retired[k.name], was)
 }
 

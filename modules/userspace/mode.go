@@ -11,7 +11,6 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
-	"github.com/portway/portway/modules/netfilter/program"
 	"github.com/portway/portway/modules/relay"
 )
 
@@ -71,10 +70,9 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 }
 
 func newPlane(f dataplane.Family, k netfilter.Kernel, cfg relay.Config, mark *atomic.Uint32) *Plane {
-	return &Plane{
-		family: f, program: program.New(layout(f), k, 0), local: netfilter.LocalAddresses,
-		relay: relay.New(cfg), mark: mark, listeners: newListeners(),
-	}
+	p := &Plane{relay: relay.New(cfg), mark: mark, listeners: newListeners()}
+	p.reader = newReader(f, k, netfilter.LocalAddresses, p.relay.Table)
+	return p
 }
 
 // cleanup removes what the mode has in either back end, and what kube-proxy left

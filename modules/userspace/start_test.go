@@ -12,6 +12,7 @@ import (
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/program"
+	"github.com/portway/portway/modules/relay"
 )
 
 // recorder notes the transactions that a kernel is asked for, and refuses those
@@ -236,9 +237,13 @@ func TestNothingStaysOpen(t *testing.T) {
 	if n := len(s.plane.listeners.open); n != 5 || len(s.plane.listeners.retired) != 0 {
 		t.Errorf("%d listeners are open and %v retired, want 5 and none", n, s.plane.listeners.retired)
 	}
-	for l := range s.plane.listeners.at {
-		if !s.plane.Relays(l.protocol, l.addr) {
-			t.Errorf("nobody listens at %s", l.addr)
+	table := s.plane.Table()
+	for k, l := range s.plane.listeners.open {
+		if found, ok := relay.Find(table, k.name.Protocol, l.Addr()); !ok || found.Route.Name != k.name {
+			t.Errorf("nobody listens at %s for %s", l.Addr(), k.name)
 		}
+	}
+	if len(table) != 5 {
+		t.Errorf("%d listeners are told of, want 5", len(table))
 	}
 }

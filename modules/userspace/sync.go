@@ -14,10 +14,8 @@ import (
 
 // Plane makes the Services of one family work by listeners and rules.
 type Plane struct {
-	family  dataplane.Family
-	program *program.Program
-	local   func() (func(netip.Addr) bool, error)
-	relay   *relay.Relay
+	reader
+	relay *relay.Relay
 	// mark is on what the relay sends, for the rules to know it.
 	mark     *atomic.Uint32
 	warnings []string
@@ -78,6 +76,9 @@ func (p *Plane) Close() error {
 	p.program.Forget()
 	return p.listeners.closeAll()
 }
+
+// Table is what listens, to be saved. It is safe for concurrent use.
+func (p *Plane) Table() []relay.Listening { return p.relay.Table(relay.Everybody) }
 
 // Relays tells whether a destination is a listener of the plane, to which
 // conntrack sees the flows of Services go. It is safe for concurrent use.

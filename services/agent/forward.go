@@ -33,13 +33,13 @@ func (a *agent) forward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	planes, cleaners, err := a.open(ctx, c)
+	o, err := a.open(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer a.close(planes)
+	defer a.close(o.planes)
 	left := a.newLeftovers(c)
-	r := a.newReconciler(ctx, planes, left)
+	r := a.newReconciler(ctx, o.planes, left)
 	cfg := a.cacheConfig(c)
 	source, err := a.newSource(r, cfg)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a *agent) forward(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, cleaner := range cleaners {
+	for _, cleaner := range o.cleaners {
 		g.Go(func() error { cleaner.Run(ctx); return ctx.Err() })
 	}
 	g.Go(func() error { r.Run(ctx); return ctx.Err() })
@@ -60,7 +60,7 @@ func (a *agent) forward(ctx context.Context) error {
 	g.Go(func() error {
 		return a.serveLocal(ctx, &localAPI{
 			reconciler: r, published: &a.published, mode: c.mode, config: cfg,
-			local: a.localState, reasons: source.Explain, toward: addresses.Toward,
+			local: a.localState, ipvs: a.opts.IPVS(), relaying: o.relaying, reasons: source.Explain, toward: addresses.Toward,
 		})
 	})
 	g.Go(func() error {
@@ -103,30 +103,47 @@ func (a *agent) choose(ctx context.Context, node *corev1.Node) (choice, error) {
 	return c, nil
 }
 
+// opened are the planes, what cleans up their stale UDP flows, and those of them
+// that listen.
+type opened struct {
+	planes   []dataplane.NamedPlane
+	cleaners []*conntrack.Cleaner
+	relaying []relaying
+}
+
 // open makes for each family the plane of the mode, what cleans up its stale
 // UDP flows, and the plane that serves NodePorts on loopback in every mode.
-func (a *agent) open(ctx context.Context, c choice) (planes []dataplane.NamedPlane, cleaners []*conntrack.Cleaner, err error) {
+func (a *agent) open(ctx context.Context, c choice) (opened, error) {
+	var o opened
 	for _, f := range c.families {
 		p, err := c.mode.Open(ctx, f)
 		if err != nil {
-			a.close(planes)
-			return nil, nil, err
+			a.close(o.planes)
+			return opened{}, err
+		}
+		if r, ok := p.(relaying); ok {
+			o.relaying = append(o.relaying, r)
 		}
 		cleaner := conntrack.NewCleaner(conntrack.Table{}, f, a.cleaned)
 		// Flows to a port that our process relays from are never stale.
-		if r, ok := p.(relaying); ok {
+		if r, ok := p.(sparing); ok {
 			cleaner.Spare(r.Relays)
 		}
-		cleaners = append(cleaners, cleaner)
-		planes = append(planes,
+		loopback := relay.NewLoopback(f, relay.Config{Log: a.log})
+		o.cleaners = append(o.cleaners, cleaner)
+		o.relaying = append(o.relaying, loopback)
+		o.planes = append(o.planes,
 			dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: cleaner.Watch(p)},
-			dataplane.NamedPlane{Name: loopbackName(f), Family: f, Plane: relay.NewLoopback(f, relay.Config{Log: a.log})})
+			dataplane.NamedPlane{Name: loopbackName(f), Family: f, Plane: loopback})
 	}
-	return planes, cleaners, nil
+	return o, nil
 }
 
-// relaying is a plane whose flows end at ports of this process.
-type relaying interface {
+// relaying is a plane that listens.
+type relaying interface{ Table() []relay.Listening }
+
+// sparing is a plane whose flows, to conntrack, end at ports of this process.
+type sparing interface {
 	Relays(dataplane.Protocol, netip.AddrPort) bool
 }
 

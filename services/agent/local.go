@@ -15,6 +15,8 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/answer"
+	"github.com/portway/portway/modules/ipvs"
+	"github.com/portway/portway/modules/relay"
 	"github.com/portway/portway/modules/servicecache"
 )
 
@@ -25,6 +27,8 @@ type localAPI struct {
 	mode       dataplane.Mode // what it lacks explains why it does otherwise
 	config     servicecache.Config
 	local      func() servicecache.Local
+	ipvs       ipvs.Options // of that mode
+	relaying   []relaying
 	// reasons says why a verdict is as it is; false if nobody knows any more.
 	reasons func(context.Context, dataplane.Verdict) (dataplane.Reasons, bool, error)
 	// toward says by which device the node reaches an address.
@@ -60,6 +64,7 @@ func (a *localAPI) handler() http.Handler {
 	mux.HandleFunc("GET /snapshot", a.snapshot)
 	mux.HandleFunc("GET /services/{namespace}/{name}", a.service)
 	mux.HandleFunc("GET /node", a.node)
+	mux.HandleFunc("GET /relay", a.relay)
 	return mux
 }
 
@@ -152,7 +157,21 @@ func (a *localAPI) service(w http.ResponseWriter, r *http.Request) {
 // node tells what, besides the API's objects, decides what must happen here:
 // enough to decide it again elsewhere.
 func (a *localAPI) node(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, map[string]any{"mode": a.mode.Name, "config": a.config, "local": a.local()})
+	told := map[string]any{"mode": a.mode.Name, "config": a.config, "local": a.local()}
+	if a.mode.Name == ipvs.Name {
+		told["ipvs"] = a.ipvs
+	}
+	writeJSON(w, told)
+}
+
+// relay tells what this process listens for, and for whom.
+func (a *localAPI) relay(w http.ResponseWriter, _ *http.Request) {
+	var all []relay.Listening
+	for _, r := range a.relaying {
+		all = append(all, r.Table()...)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = relay.WriteTable(w, all) // the asker has left: nobody to tell
 }
 
 func (a *localAPI) snapshot(w http.ResponseWriter, _ *http.Request) {

@@ -164,7 +164,7 @@ func TestNodeIsDrained(t *testing.T) {
 func TestNoPlane(t *testing.T) {
 	a := &agent{log: discard()}
 	mode := able("test", v4)
-	_, _, err := a.open(t.Context(), choice{mode: mode, families: []dataplane.Family{v4}})
+	_, err := a.open(t.Context(), choice{mode: mode, families: []dataplane.Family{v4}})
 	if err == nil || fmt.Sprint(err) != "not opened" {
 		t.Errorf("error %v", err)
 	}

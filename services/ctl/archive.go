@@ -17,6 +17,11 @@ const (
 	rulesFile4  = "iptables.save"
 	rulesFile6  = "ip6tables.save"
 	setsFile    = "ipset.save"
+	relayFile   = "relay.json"
+	serversFile = "ipvsadm.save"
+	countsFile  = "ip_vs"
+	localsFile  = "kube-ipvs0.save"
+	sysctlsFile = "sysctl.save"
 	objectsFile = "objects.json"
 )
 
@@ -36,7 +41,7 @@ func readFiles(path string) (map[string][]byte, error) {
 	}
 	defer f.Close()
 	switch filepath.Ext(path) {
-	case ".yaml", ".yml", ".json", ".save":
+	case ".yaml", ".yml", ".json", ".save", "":
 		text, err := io.ReadAll(f)
 		return map[string][]byte{filepath.Base(path): text}, err
 	}

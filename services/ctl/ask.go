@@ -6,6 +6,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/answer"
+	"github.com/portway/portway/modules/ipvs"
 	"github.com/portway/portway/modules/servicecache"
 )
 
@@ -30,6 +31,8 @@ type NodeState struct {
 	Mode   string              `json:"mode"`
 	Config servicecache.Config `json:"config"`
 	Local  servicecache.Local  `json:"local"`
+	// IPVS is how the ipvs mode works, if it is that.
+	IPVS *ipvs.Options `json:"ipvs,omitempty"`
 	// Routes tell by which device a source comes in.
 	Routes []Route `json:"routes,omitempty"`
 }

@@ -57,10 +57,26 @@ func (c *Client) State(ctx context.Context) (s NodeState, err error) {
 	return s, c.ask(ctx, http.MethodGet, "/node", &s)
 }
 
+// Relay returns what the agent listens for, as relay.WriteTable writes it.
+func (c *Client) Relay(ctx context.Context) ([]byte, error) {
+	return c.answer(ctx, http.MethodGet, "/relay")
+}
+
 func (c *Client) ask(ctx context.Context, method, path string, answer any) error {
+	body, err := c.answer(ctx, method, path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) answer(ctx context.Context, method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
 	if err != nil {
-		return fmt.Errorf("ask the agent: %w", err)
+		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -69,18 +85,15 @@ func (c *Client) ask(ctx context.Context, method, path string, answer any) error
 		if errors.As(err, &fail) {
 			err = fail.Err
 		}
-		return fmt.Errorf("ask the agent: %w; does it run on this node, and are you root?", err)
+		return nil, fmt.Errorf("ask the agent: %w; does it run on this node, and are you root?", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the agent says: %s", strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("the agent says: %s", strings.TrimSpace(string(body)))
 	}
-	if err := json.Unmarshal(body, answer); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
-	}
-	return nil
+	return body, nil
 }

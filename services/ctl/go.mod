@@ -43,6 +43,9 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
+	github.com/portway/portway/modules/ipvs v0.0.0
+	github.com/portway/portway/modules/relay v0.0.0
+	github.com/portway/portway/modules/userspace v0.0.0
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
@@ -74,3 +77,9 @@ replace github.com/portway/portway/modules/servicecache => ../../modules/service
 replace github.com/portway/portway/modules/iptables => ../../modules/iptables
 
 replace github.com/portway/portway/modules/netfilter => ../../modules/netfilter
+
+replace github.com/portway/portway/modules/ipvs => ../../modules/ipvs
+
+replace github.com/portway/portway/modules/relay => ../../modules/relay
+
+replace github.com/portway/portway/modules/userspace => ../../modules/userspace

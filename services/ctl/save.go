@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/portway/portway/modules/dataplane"
+	"github.com/portway/portway/modules/ipvs"
+	"github.com/portway/portway/modules/ipvs/kernel"
 	"github.com/portway/portway/modules/netfilter"
 )
 
@@ -44,6 +47,15 @@ func Save(ctx context.Context, w io.Writer, agent *Client, api Kubernetes) error
 	}
 	sets, err := sets(ctx)
 	add(setsFile, sets, err)
+	listeners, err := agent.Relay(ctx)
+	add(relayFile, listeners, err)
+	if state.Mode == ipvs.Name {
+		for _, part := range ipvsParts() {
+			var out bytes.Buffer
+			err := part.write(ctx, &out)
+			add(part.name, out.Bytes(), err)
+		}
+	}
 	return errors.Join(append(errs, a.tar.Close())...)
 }
 
@@ -80,6 +92,43 @@ func sets(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return out.Bytes(), nil
+}
+
+// ipvsPart is a file about IPVS, and what writes it.
+type ipvsPart struct {
+	name  string
+	write func(context.Context, io.Writer) error
+}
+
+func ipvsParts() []ipvsPart {
+	return []ipvsPart{
+		{serversFile, writeServers},
+		{countsFile, func(_ context.Context, w io.Writer) error {
+			text, err := os.ReadFile("/proc/net/ip_vs")
+			if err == nil {
+				_, err = w.Write(text)
+			}
+			return err
+		}},
+		{localsFile, func(ctx context.Context, w io.Writer) error { return kernel.WriteLocals(ctx, w, kernel.Dummy{}) }},
+		{sysctlsFile, func(_ context.Context, w io.Writer) error { return kernel.WriteSysctls(w, kernel.ProcSys("")) }},
+	}
+}
+
+func writeServers(ctx context.Context, w io.Writer) error {
+	host, err := kernel.Open(ctx)
+	if err != nil {
+		return err
+	}
+	var all []kernel.VirtualServer
+	for _, f := range dataplane.Families() {
+		list, err := host.List(ctx, f)
+		if err != nil {
+			return errors.Join(err, host.Close())
+		}
+		all = append(all, list...)
+	}
+	return errors.Join(kernel.WriteServers(w, all), host.Close())
 }
 
 // routes are those of the main table that lead through a device.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/answer"
-	"github.com/portway/portway/modules/iptables"
-	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/servicecache"
 )
 
@@ -26,7 +23,8 @@ type Saved struct {
 	objects  objects
 	cache    *servicecache.Cache
 	snapshot *dataplane.Snapshot
-	planes   []dataplane.NamedPlane
+	mode     dataplane.Mode // its name, and what it lacks
+	planes   []savedPlane
 }
 
 // OpenSaved reads what [Save] wrote, or files of the same names in directories,
@@ -48,13 +46,16 @@ func OpenSaved(paths ...string) (*Saved, error) {
 	if err := s.decide(files[nodeFile]); err != nil {
 		return nil, err
 	}
-	return s, s.open(files)
+	if err := s.open(files); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // file keeps a file for later, or reads its objects.
 func (s *Saved) file(name string, text []byte, keep map[string][]byte) error {
 	switch {
-	case slices.Contains([]string{nodeFile, rulesFile4, rulesFile6, setsFile}, name):
+	case isStateFile(name):
 		keep[name] = text
 	case slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
 		return s.objects.read(text)
@@ -75,7 +76,7 @@ func (s *Saved) decide(state []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(state))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&s.state); err != nil {
-		return fmt.Errorf("read %s: %w", nodeFile, err)
+		return fmt.Errorf("read %s: line %d: %w", nodeFile, lineOf(state, decoder, err), err)
 	}
 	cache, err := servicecache.New(s.state.Config)
 	if err != nil {
@@ -99,36 +100,18 @@ func (s *Saved) decide(state []byte) error {
 	return nil
 }
 
-// open makes a plane for each family whose rules were saved.
-func (s *Saved) open(files map[string][]byte) error {
-	if s.state.Mode != iptables.Name {
-		return fmt.Errorf("the node ran the mode %q: only what was saved of the %s mode can be read, ask its agent instead", s.state.Mode, iptables.Name)
+// lineOf is where a decoder met an error.
+func lineOf(text []byte, d *json.Decoder, err error) int {
+	at := d.InputOffset()
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at = kind.Offset
 	}
-	isLocal := func(a netip.Addr) bool {
-		return slices.ContainsFunc(s.state.Local.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
-	}
-	for f, name := range map[dataplane.Family]string{dataplane.IPv4: rulesFile4, dataplane.IPv6: rulesFile6} {
-		rules, ok := files[name]
-		if !ok {
-			continue
-		}
-		var sets io.Reader
-		if text, ok := files[setsFile]; ok {
-			sets = bytes.NewReader(text)
-		}
-		dump, err := netfilter.ReadDump(f, bytes.NewReader(rules), sets)
-		if err != nil {
-			return fmt.Errorf("read %s and %s: %w", name, setsFile, err)
-		}
-		s.planes = append(s.planes, dataplane.NamedPlane{
-			Name: iptables.Name + " " + f.String(), Family: f, Plane: iptables.NewPlane(f, dump, isLocal),
-		})
-	}
-	if len(s.planes) == 0 {
-		return fmt.Errorf("neither %s nor %s was saved", rulesFile4, rulesFile6)
-	}
-	slices.SortFunc(s.planes, func(a, b dataplane.NamedPlane) int { return int(a.Family) - int(b.Family) })
-	return nil
+	return 1 + bytes.Count(text[:min(at, int64(len(text)))], []byte("\n"))
 }
 
 // Explain follows a flow through the saved state.
@@ -137,21 +120,21 @@ func (s *Saved) Explain(ctx context.Context, q answer.Query) (answer.Explanation
 	if err != nil {
 		return answer.Explanation{}, err
 	}
-	if f.Dst.Addr().IsLoopback() {
-		return answer.Explanation{}, errors.New("on loopback a socket of the agent answers, of which nothing is saved: ask the agent")
-	}
 	e := answer.Explanation{Flow: f.String(), Planes: []answer.Plane{}}
 	for _, p := range s.planes {
-		if p.Family != dataplane.FamilyOf(f.Dst.Addr()) {
+		if p.family != dataplane.FamilyOf(f.Dst.Addr()) || p.loopback != f.Dst.Addr().IsLoopback() {
 			continue
 		}
-		pe := dataplane.PlaneExplanation{Plane: p.Name, Verdict: s.snapshot.Decide(f)}
-		pe.Explanation, pe.Err = p.Plane.Explain(ctx, f)
+		pe := dataplane.PlaneExplanation{Plane: p.name, Verdict: s.snapshot.Decide(f)}
+		pe.Explanation, pe.Err = p.Explain(ctx, f)
 		var why *dataplane.Reasons
 		if r, ok := s.cache.Explain(pe.Verdict); ok {
 			why = &r
 		}
-		e.Planes = append(e.Planes, answer.Explain(pe, nil, why))
+		e.Planes = append(e.Planes, answer.Explain(pe, s.mode.Lacks, why))
+	}
+	if len(e.Planes) == 0 && f.Dst.Addr().IsLoopback() {
+		return e, missing(relayFile)
 	}
 	return e, nil
 }
@@ -174,8 +157,8 @@ func (s *Saved) toward(a netip.Addr) (string, error) {
 func (s *Saved) Audit(ctx context.Context) (answer.Audit, error) {
 	var a answer.Audit
 	for _, p := range s.planes {
-		found, err := p.Plane.Audit(ctx, s.snapshot)
-		a.Planes = append(a.Planes, answer.Differences(p.Name, found, err))
+		found, err := p.Audit(ctx, s.snapshot)
+		a.Planes = append(a.Planes, answer.Differences(p.name, found, err))
 	}
 	return a, nil
 }

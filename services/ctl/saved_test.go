@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,13 +90,77 @@ func TestSavedByHand(t *testing.T) {
 	}
 }
 
+// byHand are files of a node in each of the other modes, as the programs of
+// operators print them.
+func byHand(mode string) map[string]string {
+	files := map[string]string{nodeFile: strings.Replace(savedNode, "iptables", mode, 1), "a.yaml": savedObjects}
+	switch mode {
+	case "userspace":
+		files[rulesFile4] = `*nat
+:PREROUTING ACCEPT [0:0]
+:KUBE-USP-X - [0:0]
+-A PREROUTING -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-USP-X
+-A KUBE-USP-X -p tcp -j DNAT --to-destination 192.168.0.1:20001
+COMMIT
+`
+		files[relayFile] = `[
+ {"protocol": "TCP", "address": "192.168.0.1:20001", "namespace": "shop", "service": "web", "port": "http", "scope": "Cluster",
+  "endpoints": [{"address": "10.244.1.11:8080", "weight": 1, "local": true}],
+  "bound": [{"client": "10.244.1.7", "to": "10.244.1.11:8080", "left": "1m0s"}]},
+ {"protocol": "TCP", "address": "127.0.0.1:30080", "namespace": "shop", "service": "web", "port": "http", "scope": "Cluster",
+  "endpoints": [{"address": "10.244.1.11:8080", "weight": 1}]}
+]
+`
+	case "ipvs":
+		files[rulesFile4] = "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"
+		files[serversFile] = "-A -t 10.96.0.10:80 -s wrr\n-a -t 10.96.0.10:80 -r 10.244.1.11:8080 -m -w 1\n-a -t 10.96.0.10:80 -r 10.244.1.12:8080 -m -w 0\n"
+		files[countsFile] = "TCP  0A60000A:0050 wrr  \n  -> 0AF4010C:1F90      Masq    0      3          4         \n"
+		files[localsFile] = "local 10.96.0.10 proto 86 scope host \nlocal 127.96.0.1 proto kernel scope host src 127.96.0.1 \n"
+	}
+	return files
+}
+
+func TestSavedOtherModes(t *testing.T) {
+	for mode, notes := range map[string]string{
+		"userspace": "[session affinity binds 10.244.1.7 to 10.244.1.11:8080 for 1m0s more]",
+		"ipvs":      "[10.244.1.12:8080 of TCP 10.96.0.10:80 drains: it takes no new flows and has 7 connections (4 not established)]",
+	} {
+		s, err := OpenSaved(write(t, byHand(mode)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := s.Explain(t.Context(), answer.Query{Source: "10.244.1.7", Destination: "10.96.0.10:80"})
+		if err != nil || !e.Agree() || fmt.Sprint(e.Planes[0].Notes) != notes {
+			t.Errorf("%s: %v, want it to agree, with the notes %s: %+v", mode, err, notes, e)
+		}
+		a, err := s.Audit(t.Context())
+		if err != nil || a.Clean() || a.Failed() {
+			t.Errorf("%s: %v, these are not our rules: %+v", mode, err, a)
+		}
+		e, err = s.Explain(t.Context(), answer.Query{Destination: "127.0.0.1:30080"})
+		if mode == "userspace" && (err != nil || len(e.Planes) != 1 || e.Planes[0].Does[0].Endpoint != "10.244.1.11:8080") {
+			t.Errorf("on loopback: %v: %+v", err, e)
+		}
+		if mode == "ipvs" && (err == nil || !strings.Contains(err.Error(), "relay.json is missing")) {
+			t.Errorf("on loopback, of which nothing was saved: %v: %+v", err, e)
+		}
+	}
+}
+
 func TestSavedRefuses(t *testing.T) {
 	good := map[string]string{nodeFile: savedNode, rulesFile4: savedRules, "a.yaml": savedObjects}
 	for _, test := range []struct{ name, text, want string }{
 		{nodeFile, "", "node.json is missing"},
 		{nodeFile, "{", "read node.json"},
 		{nodeFile, `{"mode": "iptables", "nodeName": "n"}`, `unknown field "nodeName"`},
-		{nodeFile, `{"mode": "userspace"}`, `the node ran the mode "userspace"`},
+		{nodeFile, "{\"mode\": \"iptables\",\n \"config\": 7}", "read node.json: line 2: "},
+		{nodeFile, `{"mode": "userspace"}`, `relay.json is missing: "portwayctl dump" saves it on the node; by hand it is the output of "curl `},
+		{nodeFile, `{"mode": "ipvs"}`, `ipvsadm.save is missing: "portwayctl dump" saves it on the node; by hand it is the output of "ipvsadm -Sn"`},
+		{nodeFile, `{"mode": "nftables"}`, `the mode "nftables" is unknown`},
+		{relayFile, "[\n {\"protocol\": \"ICMP\"}]", "read relay.json: line 2: "},
+		{serversFile, "-A\n", "read ipvsadm.save: line 1 of the saved virtual servers: "},
+		{localsFile, "x\n", "read kube-ipvs0.save: line 1 of the saved routes: "},
+		{sysctlsFile, "x\n", "read sysctl.save: line 1 of the saved sysctls: "},
 		{nodeFile, `{"mode": "iptables", "config": {"masqueradeBit": 99}}`, "masquerade bit 99"},
 		{rulesFile4, "", "neither iptables.save nor ip6tables.save was saved"},
 		{rulesFile4, "*nat\n", "read iptables.save and ipset.save: the saved rules of table nat end without COMMIT"},

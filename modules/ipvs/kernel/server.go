@@ -59,6 +59,9 @@ const (
 	// it with mh (kubernetes#114305).
 	HashPort Flags = 0x10
 
+	// flagThird is of schedulers that this package does not know.
+	flagThird Flags = 0x20
+
 	// flagPersistent goes with Server.Persist; flagHashed is the kernel's own
 	// and is always set in what it gives back.
 	flagPersistent Flags = 0x1
@@ -71,7 +74,7 @@ func (f Flags) String() string {
 	for _, one := range []struct {
 		flag Flags
 		name string
-	}{{OnePacket, "ops"}, {HashFallback, "flag-1"}, {HashPort, "flag-2"}} {
+	}{{OnePacket, "ops"}, {HashFallback, "flag-1"}, {HashPort, "flag-2"}, {flagThird, "flag-3"}} {
 		if f&one.flag != 0 {
 			words = append(words, one.name)
 			f &^= one.flag
@@ -114,9 +117,12 @@ type Real struct {
 	Upper, Lower uint32
 	// Active and Inactive count connections: of TCP those that are
 	// established, and those that open, close or wait in TIME_WAIT; of other
-	// protocols all are inactive.
+	// protocols all are inactive. Both are NotCounted where nobody knows.
 	Active, Inactive int
 }
+
+// NotCounted says that the number of connections is not known.
+const NotCounted = -1
 
 // AsAdded tells whether the real server is as AddReal with its weight makes
 // it, whatever its connections.

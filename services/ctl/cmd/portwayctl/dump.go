@@ -22,6 +22,14 @@ archive (- writes it to the output) of
   objects.json                    Services, EndpointSlices, ServiceCIDRs and the Node
   iptables.save, ip6tables.save   the rules, as iptables-save prints them
   ipset.save                      the sets, as ipset save prints them
+  relay.json                      what the agent listens for
+
+and in the ipvs mode
+
+  ipvsadm.save                    virtual and real servers, as ipvsadm -Sn prints them
+  ip_vs                           /proc/net/ip_vs, which counts connections
+  kube-ipvs0.save                 local addresses, as ip route show table local prints them
+  sysctl.save                     settings, as sysctl prints them
 
 Anything of it may be had by other means: --from also takes a directory with
 files of these names, and any *.yaml or *.json that kubectl get -o yaml printed.

@@ -18,6 +18,7 @@ var answers = map[string]string{
 	"audit":                         `{"planes": [{"plane": "p", "differences": []}]}`,
 	"resync":                        `{"planes": [{"plane": "p", "differences": []}]}`,
 	"node":                          `{"mode": "iptables", "config": {"nodeName": "worker-1", "masqueradeBit": 14}, "local": {"addresses": ["192.168.0.1/24"]}}`,
+	"relay":                         `[]`,
 	"services-default-kubernetes":   `[{"name": "https", "protocol": "TCP", "port": 443, "addresses": ["10.96.0.1"]}]`,
 	"services-kube-system-kube-dns": `[{"name": "dns", "protocol": "UDP", "port": 53, "addresses": ["10.96.0.10"]}]`,
 }
