@@ -92,7 +92,7 @@ func (s *site) get(url string) (int, string) {
 // eventually waits for a condition, which describes what it found.
 func (s *site) eventually(what string, condition func() (ok bool, found string)) {
 	s.t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(2 * time.Minute)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -29,6 +29,10 @@ func (s *site) ways() []rig.Probe {
 // that are refused, or dropped for seconds.
 const patience = 10 * time.Second
 
+// pace is how often each way connects: more would take from the agent the one
+// processor of a second kernel.
+const pace = 50 * time.Millisecond
+
 // phase is a part of a switch.
 type phase int32
 
@@ -66,8 +70,14 @@ func (s *site) traffic(keepsFlows bool) *traffic {
 	tr.answered = make([][phases]int, len(tr.ways))
 	for i := range tr.ways {
 		tr.wg.Go(func() {
+			next := time.NewTicker(pace)
+			defer next.Stop()
 			for ctx.Err() == nil {
 				tr.connect(ctx, i)
+				select {
+				case <-ctx.Done():
+				case <-next.C:
+				}
 			}
 		})
 	}
