@@ -157,6 +157,13 @@ e2e: go ## run the end-to-end tests in the lab (MODE, FAMILY, LABELS)
 	$(GO) run ./lab/cmd/lab test-image
 	$(GO) tool ginkgo run --procs=4 --label-filter '$(or $(LABELS),$(MODE) && $(FAMILY))' ./e2e
 
+# Upstream's own specs. Some need two workers in each of three zones; with a label,
+# as LABELS=Conformance, none does.
+.PHONY: conformance
+conformance: NODES := $(if $(LABELS),2,6)
+conformance: lab-up ## run upstream's specs about Services in the lab (MODE, LABELS, FROZEN=1)
+	$(GO) run ./lab/cmd/lab conformance --label '$(LABELS)' $(if $(FROZEN),--frozen)
+
 ##@ Tools
 
 .PHONY: deps

@@ -39,6 +39,7 @@ func root() *cobra.Command {
 		simple("status", "Show what is up", (*lab.Lab).Status),
 		simple("load", "Rebuild the agent from this checkout and roll it out", (*lab.Lab).Load),
 		simple("test-image", "Put the image of the end-to-end tests on the nodes (made without a registry, they have it)", (*lab.Lab).TestImage),
+		conformanceCommand(),
 		simple("env", "Print what a shell needs to talk to the lab, for eval", (*lab.Lab).Env),
 	)
 	return cmd
@@ -81,6 +82,27 @@ func programsCommand() *cobra.Command {
 			return l.Programs(cmd.Context(), args[0])
 		},
 	}
+}
+
+func conformanceCommand() *cobra.Command {
+	var o lab.ConformanceOptions
+	cmd := &cobra.Command{
+		Use:   "conformance",
+		Short: "Run upstream's specs about Services in the lab, and compare with the list of those that must pass",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := lab.Open(cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			return l.Conformance(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Label, "label", "", "only specs with this label, as [Conformance]; two workers suffice then")
+	flags.BoolVar(&o.Frozen, "frozen", false, "without the agents, whose rules stay: what passes then proves nothing about them")
+	flags.IntVar(&o.Procs, "procs", 3, "how many specs run at a time")
+	return cmd
 }
 
 func simple(use, short string, run func(*lab.Lab, context.Context) error) *cobra.Command {

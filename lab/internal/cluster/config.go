@@ -86,8 +86,8 @@ func Config(o Options, m Machine) *v1alpha4.Cluster {
 	if o.Proxy == KubeProxy {
 		c.Networking.KubeProxyMode = v1alpha4.ProxyMode(o.Mode)
 	}
-	for range o.Workers {
-		c.Nodes = append(c.Nodes, v1alpha4.Node{Role: v1alpha4.WorkerRole, Image: m.Image})
+	for i := range o.Workers {
+		c.Nodes = append(c.Nodes, v1alpha4.Node{Role: v1alpha4.WorkerRole, Image: m.Image, Labels: map[string]string{zoneLabel: zone(i)}})
 	}
 	if m.CgroupV1 {
 		// Since 1.35 the kubelet refuses cgroup v1 unless told otherwise.
@@ -95,6 +95,11 @@ func Config(o Options, m Machine) *v1alpha4.Cluster {
 	}
 	return c
 }
+
+const zoneLabel = "topology.kubernetes.io/zone"
+
+// zone is where worker i is: three zones, in turn. The control plane is in none.
+func zone(i int) string { return "zone-" + string(rune('a'+i%3)) }
 
 func serviceSubnet(family string) string {
 	switch family {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -59,6 +60,18 @@ func TestConfig(t *testing.T) {
 	o.Proxy, o.Mode = KubeProxy, "ipvs"
 	if got := Config(o, Machine{}).Networking.KubeProxyMode; got != "ipvs" {
 		t.Errorf("kube-proxy mode is %q", got)
+	}
+}
+
+// Specs about zones need two workers in each of three, and a node in none.
+func TestZones(t *testing.T) {
+	c := Config(Options{Proxy: Portway, Mode: "iptables", Family: "ipv4", Workers: 6}, Machine{})
+	workers := map[string]int{}
+	for _, n := range c.Nodes {
+		workers[n.Labels["topology.kubernetes.io/zone"]]++
+	}
+	if want := map[string]int{"": 1, "zone-a": 2, "zone-b": 2, "zone-c": 2}; !maps.Equal(workers, want) {
+		t.Errorf("nodes by zone are %v, want %v", workers, want)
 	}
 }
 

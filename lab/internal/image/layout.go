@@ -26,30 +26,42 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// WriteAbove writes an archive of one image without its lowest layer: for
-// whoever has that layer, under any name, from an image that Write wrote. It is
+// WriteAbove writes an archive of images without the lowest layer of each: for
+// whoever has those layers, under any name, from images that Write wrote. It is
 // in the OCI layout, which `ctr images import` takes; `docker load` insists on
-// all layers. The name must have a host part: it is taken as it is.
-func WriteAbove(w io.Writer, img Image) error {
-	a := &layout{tw: tar.NewWriter(w)}
-	if err := a.write(img); err != nil {
-		return fmt.Errorf("image %s: %w", img.Name, err)
+// all layers. Names must have a host part: they are taken as they are.
+func WriteAbove(w io.Writer, images ...Image) error {
+	a := &layout{tw: tar.NewWriter(w), written: map[string]bool{}}
+	var manifests []descriptor
+	for _, img := range images {
+		manifest, err := a.image(img)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", img.Name, err)
+		}
+		manifests = append(manifests, manifest)
+	}
+	if err := a.index(manifests); err != nil {
+		return fmt.Errorf("index of images: %w", err)
 	}
 	return a.tw.Close()
 }
 
-type layout struct{ tw *tar.Writer }
+type layout struct {
+	tw      *tar.Writer
+	written map[string]bool // digests of blobs
+}
 
-func (a *layout) write(img Image) error {
+// image writes what img is made of, and returns its manifest under its name.
+func (a *layout) image(img Image) (descriptor, error) {
 	var layers []descriptor
 	for i, path := range img.Layers {
 		layer, err := describe(path)
 		if err != nil {
-			return fmt.Errorf("layer %s: %w", path, err)
+			return descriptor{}, fmt.Errorf("layer %s: %w", path, err)
 		}
 		if i > 0 {
 			if err := a.copyBlob(layer, path); err != nil {
-				return fmt.Errorf("layer %s: %w", path, err)
+				return descriptor{}, fmt.Errorf("layer %s: %w", path, err)
 			}
 		}
 		layers = append(layers, layer)
@@ -60,16 +72,17 @@ func (a *layout) write(img Image) error {
 	}
 	config, err := a.blob(configType, c)
 	if err != nil {
-		return err
+		return descriptor{}, err
 	}
 	manifest, err := a.blob(manifestType, map[string]any{
 		"schemaVersion": 2, "mediaType": manifestType, "config": config, "layers": layers,
 	})
-	if err != nil {
-		return err
-	}
 	manifest.Annotations = map[string]string{"io.containerd.image.name": img.Name}
-	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{manifest}})
+	return manifest, err
+}
+
+func (a *layout) index(manifests []descriptor) error {
+	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": manifests})
 	if err != nil {
 		return err
 	}
@@ -93,7 +106,12 @@ func describe(path string) (descriptor, error) {
 
 func (d descriptor) path() string { return "blobs/sha256/" + d.Digest[len("sha256:"):] }
 
+// copyBlob copies a file into the archive, unless it is there.
 func (a *layout) copyBlob(d descriptor, path string) error {
+	if a.written[d.Digest] {
+		return nil
+	}
+	a.written[d.Digest] = true
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -114,5 +132,9 @@ func (a *layout) blob(mediaType string, value any) (descriptor, error) {
 	}
 	sum := sha256.Sum256(raw)
 	d := descriptor{MediaType: mediaType, Digest: "sha256:" + hex.EncodeToString(sum[:]), Size: int64(len(raw))}
+	if a.written[d.Digest] {
+		return d, nil
+	}
+	a.written[d.Digest] = true
 	return d, writeFile(a.tw, d.path(), raw)
 }

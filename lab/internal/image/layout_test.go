@@ -60,3 +60,34 @@ func TestWriteAbove(t *testing.T) {
 		t.Errorf("configuration is %+v, want %+v", got, want)
 	}
 }
+
+// Images that share all but their names are in the archive once, under both.
+func TestWriteAboveOfSeveral(t *testing.T) {
+	dir := t.TempDir()
+	var layers []string
+	for _, name := range []string{"base", "program"} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		layers = append(layers, path)
+	}
+	var out bytes.Buffer
+	err := WriteAbove(&out, Image{Name: "x.example/one:1", Layers: layers}, Image{Name: "x.example/one:2", Layers: layers},
+		Image{Name: "x.example/other:1", Layers: layers, Entrypoint: []string{"/other"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, _ := read(t, &out) // fails if anything is in it twice
+	var index struct{ Manifests []descriptor }
+	if err := json.Unmarshal([]byte(files["index.json"]), &index); err != nil {
+		t.Fatal(err)
+	}
+	digests := map[string]string{}
+	for _, m := range index.Manifests {
+		digests[m.Annotations["io.containerd.image.name"]] = m.Digest
+	}
+	if len(digests) != 3 || digests["x.example/one:1"] != digests["x.example/one:2"] || digests["x.example/one:1"] == digests["x.example/other:1"] {
+		t.Errorf("images are %v", digests)
+	}
+}

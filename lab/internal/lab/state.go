@@ -15,13 +15,15 @@ import (
 // cluster and `lab down` can undo it. It is written before the thing is done.
 type State struct {
 	Options   cluster.Options
-	Offline   bool          // made without a registry
-	OwnDaemon bool          // on a Docker daemon of the lab's own
-	Bridge    string        // the guarded bridge device, if any
-	Guest     bool          // the mode is that of a node with a kernel of its own
-	Kubectl   string        // the program
-	PodRootfs string        // the root file system of pods that the nodes were made with
-	Saved     hostnet.Saved // what our daemon changes
+	Offline   bool   // made without a registry
+	OwnDaemon bool   // on a Docker daemon of the lab's own
+	Bridge    string // the guarded bridge device, if any
+	Guest     bool   // the mode is that of a node with a kernel of its own
+	Kubectl   string // the program
+	PodRootfs string // the root file system of pods that the nodes were made with
+	// SuiteImages is the archive of images for upstream's tests that the nodes hold.
+	SuiteImages string
+	Saved       hostnet.Saved // what our daemon changes
 }
 
 // errDown says that there is no lab.

@@ -7,6 +7,7 @@ package products
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type Maker struct {
 type programs struct {
 	name    string // the directory below build/ with the go.mod that pins them
 	main    []string
+	test    bool   // main is one package, and the program are its tests
 	output  string // for a single program: its file name
 	tags    string
 	ldflags string
@@ -37,20 +39,17 @@ type programs struct {
 const KubernetesVersion = "v1.37.2"
 
 const (
-	kubernetesVar = "-X k8s.io/component-base/version."
-	cniPlugins    = "github.com/containernetworking/plugins/plugins/"
-	containerd    = "github.com/containerd/containerd/v2/"
+	kubernetesVar   = "-X k8s.io/component-base/version."
+	kubernetesStamp = kubernetesVar + "gitVersion=" + KubernetesVersion + " " + kubernetesVar + "gitMajor=1 " +
+		kubernetesVar + "gitMinor=37 " + kubernetesVar + "gitTreeState=clean"
+	cniPlugins = "github.com/containernetworking/plugins/plugins/"
+	containerd = "github.com/containerd/containerd/v2/"
 )
 
 // kubernetesPrograms are all built with one set of flags: other flags would
 // compile the shared packages again.
 func kubernetesPrograms() programs {
-	p := programs{
-		name: "kubernetes",
-		ldflags: kubernetesVar + "gitVersion=" + KubernetesVersion + " " + kubernetesVar + "gitMajor=1 " +
-			kubernetesVar + "gitMinor=37 " + kubernetesVar + "gitTreeState=clean",
-		main: []string{"k8s.io/kubernetes/test/images/agnhost"},
-	}
+	p := programs{name: "kubernetes", ldflags: kubernetesStamp, main: []string{"k8s.io/kubernetes/test/images/agnhost"}}
 	for _, c := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet"} {
 		p.main = append(p.main, "k8s.io/kubernetes/cmd/"+c)
 	}
@@ -82,6 +81,9 @@ func (m Maker) build(ctx context.Context, p programs, note func(string)) (string
 	}
 	key := new(cache.Key).Add("go", version).Add("main", strings.Join(p.main, " ")).
 		Add("output", p.output).Add("tags", p.tags).Add("ldflags", p.ldflags)
+	if p.test {
+		key.Add("test", "")
+	}
 	files := []string{"go.mod", "go.sum"}
 	if slices.Equal(p.main, []string{"."}) {
 		files = append(files, "main.go")
@@ -92,16 +94,28 @@ func (m Maker) build(ctx context.Context, p programs, note func(string)) (string
 		}
 	}
 	return m.Store.Get(ctx, p.name, key, func(out string) error {
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			return err
+		}
 		args := []string{"-tags", p.tags, "-ldflags", "-s -w " + p.ldflags, "-o", filepath.Join(out, p.output) + trailing(p)}
-		return m.compileIn(ctx, dir, p.name, append(args, p.main...), note)
+		return m.compileIn(ctx, dir, p.name, p.verb(), append(args, p.main...), note)
 	})
 }
 
-// compileIn runs go build in a module's directory and notes how far it is.
-func (m Maker) compileIn(ctx context.Context, dir, name string, args []string, note func(string)) error {
+// verb is the Go command that compiles p. The one for tests does not list the
+// packages that it compiles: there, -v is for who runs them.
+func (p programs) verb() []string {
+	if p.test {
+		return []string{"test", "-c", "-vet=off"}
+	}
+	return []string{"build", "-v"}
+}
+
+// compileIn runs a Go command in a module's directory and notes how far it is.
+func (m Maker) compileIn(ctx context.Context, dir, name string, verb, args []string, note func(string)) error {
 	count := 0
 	_, err := m.Run.Run(ctx, command.Cmd{
-		Args: append([]string{"go", "build", "-v", "-trimpath"}, args...), Dir: dir, Env: goEnv(),
+		Args: slices.Concat([]string{"go"}, verb, []string{"-trimpath"}, args), Dir: dir, Env: goEnv(),
 		Line: func(line string) {
 			if what, ok := strings.CutPrefix(line, "go: downloading"); ok {
 				note(name + ": downloading" + what)

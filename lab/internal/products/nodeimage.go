@@ -40,7 +40,7 @@ func (m Maker) Prepare(n *Node) []step.Step {
 		step.Parallel("Make Kubernetes "+KubernetesVersion+" and its node from Go modules and Debian packages (20 minutes the first time)", compile, debootstrap),
 		{Name: "Find kind's node files", Run: func(ctx context.Context, _ func(string)) (err error) {
 			n.Kubectl, n.PodRootfs = filepath.Join(n.bins.kubernetes, "kubectl"), n.podRootfs
-			n.kind, err = m.moduleDir(ctx, "sigs.k8s.io/kind")
+			n.kind, err = m.moduleDir(ctx, m.Lab, "sigs.k8s.io/kind")
 			return err
 		}},
 	}

@@ -42,7 +42,7 @@ func (m Maker) Own(ctx context.Context, name string, note func(string)) (string,
 func (m Maker) program(ctx context.Context, module, name, out string, note func(string)) (string, error) {
 	built := filepath.Join(out, name)
 	args := []string{"-buildvcs=false", "-ldflags", "-s -w", "-o", built, "./cmd/" + name}
-	if err := m.compileIn(ctx, module, name, args, note); err != nil {
+	if err := m.compileIn(ctx, module, name, programs{}.verb(), args, note); err != nil {
 		return "", fmt.Errorf("program %s: %w", name, err)
 	}
 	return built, nil
@@ -60,10 +60,10 @@ func (m Maker) workDir(name string) (string, error) {
 	return dir, nil
 }
 
-// moduleDir is where the Go command keeps a module that the lab requires,
-// downloaded if need be.
-func (m Maker) moduleDir(ctx context.Context, module string) (string, error) {
-	cmd := command.Cmd{Args: []string{"go", "mod", "download", "-json", module}, Dir: m.Lab, Env: goEnv()}
+// moduleDir is where the Go command keeps a module that the one in the directory
+// from requires, downloaded if need be.
+func (m Maker) moduleDir(ctx context.Context, from, module string) (string, error) {
+	cmd := command.Cmd{Args: []string{"go", "mod", "download", "-json", module}, Dir: from, Env: goEnv()}
 	out, err := m.Run.Run(ctx, cmd)
 	if err != nil {
 		return "", fmt.Errorf("module %s: %w", module, err)

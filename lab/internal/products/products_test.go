@@ -28,7 +28,7 @@ func (f *fakeTools) Run(_ context.Context, c command.Cmd) (string, error) {
 	switch {
 	case c.Args[0] == "go" && c.Args[1] == "env":
 		return f.version + "\namd64\n", nil
-	case c.Args[0] == "go" && c.Args[1] == "build":
+	case c.Args[0] == "go" && (c.Args[1] == "build" || c.Args[1] == "test"):
 		out := c.Args[slices.Index(c.Args, "-o")+1]
 		c.Line("go: downloading example.org/x v1")
 		c.Line("example.org/x")
@@ -93,6 +93,9 @@ func TestBuildIsCachedByItsInputs(t *testing.T) {
 		}
 		seen[dir] = name
 	}
+	tests := p
+	tests.test = true
+	distinct("tests", build(tests))
 	tagged := p
 	tagged.tags = "no_zfs"
 	distinct("tags", build(tagged))
@@ -347,17 +350,20 @@ func TestControlPlaneImages(t *testing.T) {
 	}
 }
 
-// The version that is stamped into the programs must be the one that is built.
+// The version that is stamped into the programs must be the one that is built,
+// and its own tests are those of the same.
 func TestKubernetesVersionIsPinned(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "build", "kubernetes", "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "k8s.io/kubernetes " + KubernetesVersion + " "; !strings.Contains(string(raw), want) {
-		t.Errorf("build/kubernetes/go.mod does not require %q", want)
+	for _, name := range []string{kubernetesPrograms().name, suiteTests().name} {
+		raw, err := os.ReadFile(filepath.Join("..", "..", "build", name, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "k8s.io/kubernetes " + KubernetesVersion + " "; !strings.Contains(string(raw), want) {
+			t.Errorf("build/%s/go.mod does not require %q", name, want)
+		}
 	}
 	minor := strings.Split(KubernetesVersion, ".")[1]
-	if !strings.Contains(kubernetesPrograms().ldflags, "gitMinor="+minor+" ") {
+	if !strings.Contains(kubernetesStamp, "gitMinor="+minor+" ") {
 		t.Errorf("the stamped minor version is not %s", minor)
 	}
 }
