@@ -42,18 +42,6 @@ func all() map[string]string {
 	}
 }
 
-func TestOurList(t *testing.T) {
-	l, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range l.Expected {
-		if excluded, ok := l.exclusion(e.Spec); ok {
-			t.Errorf("%q is expected, and excluded by %q", e.Spec, excluded.Match)
-		}
-	}
-}
-
 // docs/modes.md has what the code of the modes declares.
 func TestLacksAreThoseOfTheModes(t *testing.T) {
 	l, err := Load()
