@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -164,17 +166,33 @@ func (r *conformanceRun) specs(ctx context.Context, note func(string)) (err erro
 		return fmt.Errorf("report: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	note("see " + log.Name())
+	done := &dots{Writer: log, count: func(n int) { note(fmt.Sprintf("%d of %d, see %s", n, len(r.want), log.Name())) }}
 	cmd := command.New(r.suite.Ginkgo, "run", "--procs="+strconv.Itoa(r.Procs), "--timeout=4h", "--no-color",
 		"--focus="+conformance.Focus(r.want), "--json-report="+reportFile, "--output-dir="+r.out, r.suite.Tests, "--",
 		"--provider=skeleton", "--kubeconfig="+r.kubeconfig(), "--kubectl-path="+r.state.Kubectl,
 		"--num-nodes="+strconv.Itoa(r.state.Options.Workers))
-	cmd.Stdout = log
+	cmd.Stdout = done
 	_, runErr := r.run.Run(ctx, cmd)
 	if _, err := os.Stat(filepath.Join(r.out, reportFile)); err != nil {
 		return errors.Join(runErr, fmt.Errorf("report of the specs: %w", err))
 	}
 	return nil
+}
+
+// dots passes on what Ginkgo prints, and counts the dots with which it marks each
+// spec that has run.
+type dots struct {
+	io.Writer
+	seen  int
+	count func(seen int)
+}
+
+func (d *dots) Write(p []byte) (int, error) {
+	if n := bytes.Count(p, []byte("•")); n > 0 {
+		d.seen += n
+		d.count(d.seen)
+	}
+	return d.Writer.Write(p)
 }
 
 // judge writes the report and fails if the run does not show what it must.

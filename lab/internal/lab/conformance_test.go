@@ -118,3 +118,18 @@ func TestSpecsThatFailLeaveAReport(t *testing.T) {
 		t.Errorf("without a report, the error is %v", err)
 	}
 }
+
+// A write may hold several dots, and other text.
+func TestDotsAreCounted(t *testing.T) {
+	var out strings.Builder
+	last := 0
+	d := &dots{Writer: &out, count: func(n int) { last = n }}
+	for _, text := range []string{"SS•S", "SSS", "• [FAILED]\n•"} {
+		if _, err := io.WriteString(d, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if last != 3 || out.String() != "SS•SSSS• [FAILED]\n•" {
+		t.Errorf("counted %d of %q", last, out.String())
+	}
+}
