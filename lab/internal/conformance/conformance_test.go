@@ -17,7 +17,7 @@ func list() List {
 		Expected: []Expected{
 			{Spec: "Services should serve [Conformance]"},
 			{Spec: "Services should (keep) the source", Capability: "keep-source"},
-			{Spec: "Services should be found [Conformance]", Unproven: true},
+			{Spec: "Services should be found [Conformance]", Frozen: green},
 		},
 		Excluded: []Excluded{{"[Feature:SCTP]", "needs SCTP"}, {"Services should use", "needs a cloud"}},
 	}

@@ -29,9 +29,16 @@ type List struct {
 type Expected struct {
 	Spec       string // its full name, without the group
 	Capability string // what a mode must have to pass it; empty: nothing
-	// Unproven specs pass in a cluster whose proxy does nothing new.
-	Unproven bool
+	// Frozen is what becomes of it in a cluster whose proxy does nothing new: red,
+	// so that it proves something when it passes, or green; empty: not tried yet.
+	Frozen string
 }
+
+// What becomes of a spec.
+const (
+	red   = "red"
+	green = "green"
+)
 
 // Excluded are specs that are not run, and why.
 type Excluded struct {
@@ -49,6 +56,9 @@ func Load() (List, error) {
 	for _, e := range l.Expected {
 		if e.Spec == "" || seen[e.Spec] {
 			return l, fmt.Errorf("list of specs: %q is there twice, or is no name", e.Spec)
+		}
+		if !slices.Contains([]string{"", red, green}, e.Frozen) {
+			return l, fmt.Errorf("list of specs: %q is frozen: %q, which is neither %s nor %s", e.Spec, e.Frozen, red, green)
 		}
 		seen[e.Spec] = true
 	}

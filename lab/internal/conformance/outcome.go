@@ -59,7 +59,7 @@ func (l List) Judge(run Run, mode, label string, frozen bool) Outcome {
 }
 
 // Err is why the run does not show what it must. With a frozen proxy, that is a
-// spec which passes and is not said to prove nothing.
+// spec which passes and is not said to.
 func (o Outcome) Err() error {
 	var errs []error
 	add := func(specs []string, what string) {
@@ -72,7 +72,7 @@ func (o Outcome) Err() error {
 	}
 	add(namesOf(o.NotRun), "did not run")
 	if o.Frozen {
-		add(namesOf(slices.DeleteFunc(slices.Clone(o.Passed), func(e Expected) bool { return e.Unproven })), "pass without a proxy, and the list does not say so")
+		add(namesOf(slices.DeleteFunc(slices.Clone(o.Passed), func(e Expected) bool { return e.Frozen == green })), "pass without a proxy, and the list does not say so")
 	} else {
 		add(namesOf(o.Failed), "failed")
 	}

@@ -16,15 +16,18 @@ func (o Outcome) Write(w io.Writer, title string) error {
 	if o.Run.Broken != "" {
 		p.line("## Broken\n\n%s", o.Run.Broken)
 	}
-	unproven := func(e Expected) bool { return e.Unproven }
 	if o.Frozen {
 		p.results(o, "Red without a proxy: prove something", o.Failed)
 		p.results(o, "Green without a proxy: prove nothing", o.Passed)
 	} else {
 		p.results(o, "Failed", o.Failed)
-		p.results(o, "Passed, and red without a proxy", slices.DeleteFunc(slices.Clone(o.Passed), unproven))
-		p.results(o, "Passed, and green without a proxy: prove nothing about it",
-			slices.DeleteFunc(slices.Clone(o.Passed), func(e Expected) bool { return !e.Unproven }))
+		for _, kind := range []struct{ title, frozen string }{
+			{"Passed, and red without a proxy", red},
+			{"Passed, and green without a proxy: prove nothing about it", green},
+			{"Passed, and not tried without a proxy yet", ""},
+		} {
+			p.results(o, kind.title, slices.DeleteFunc(slices.Clone(o.Passed), func(e Expected) bool { return e.Frozen != kind.frozen }))
+		}
 	}
 	p.results(o, "Expected, did not run", o.NotRun)
 	var cannot []string
