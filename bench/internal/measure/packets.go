@@ -75,13 +75,13 @@ func (r *run) order() (first, middle, last netip.AddrPort) {
 			delete(background, a)
 		}
 	}
-	at := func(i, n int) netip.AddrPort {
-		s := load.Background(cmp.Or(i, 0))
-		if n > 0 {
+	at := func(i int) netip.AddrPort {
+		s := load.Background(i)
+		if len(met) > 0 {
 			s.Address = met[i]
 		}
 		return s.Port()
 	}
 	n := cmp.Or(len(met), r.Services)
-	return at(0, len(met)), at(n/2, len(met)), at(n-1, len(met))
+	return at(0), at(n / 2), at(n - 1)
 }

@@ -26,10 +26,13 @@ type Kernel struct {
 	Objects Objects
 	// Destinations are the endpoints that some rule, or virtual server, leads to.
 	Destinations map[netip.AddrPort]bool
-	// Services are the addresses that rules of the table nat compare with, in the
-	// order of the table.
+	// Services are the addresses that the rules of the table nat look for, in the
+	// order in which they do.
 	Services []netip.Addr
 }
+
+// dispatch begins the names of the chains in which both proxies look for a Service.
+const dispatch = "KUBE-SERVICES"
 
 // Read reads all of it.
 func (p *Proxy) Read(ctx context.Context) (Kernel, error) {
@@ -78,9 +81,11 @@ func (p *Proxy) run(ctx context.Context, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addRules takes in what iptables-save prints.
+// addRules takes in what iptables-save prints. Only what a packet can come to is
+// a destination: kube-proxy keeps chains for a while that nothing leads to.
 func (k *Kernel) addRules(saved []byte) error {
 	table := ""
+	nat := map[string]*chain{}
 	lines := bufio.NewScanner(bytes.NewReader(saved))
 	for lines.Scan() {
 		line := lines.Text()
@@ -94,30 +99,59 @@ func (k *Kernel) addRules(saved []byte) error {
 			if table != "nat" {
 				continue
 			}
-			if err := k.addRule(strings.Fields(line)); err != nil {
+			if err := k.addRule(nat, strings.Fields(line)); err != nil {
 				return err
 			}
 		}
 	}
+	k.follow(nat, "PREROUTING", map[string]bool{})
 	return lines.Err()
 }
 
-func (k *Kernel) addRule(words []string) error {
+// chain is where a chain of the table nat leads to.
+type chain struct {
+	jumps        []string
+	destinations []netip.AddrPort
+}
+
+func (k *Kernel) addRule(nat map[string]*chain, words []string) error {
+	c := nat[words[1]]
+	if c == nil {
+		c = new(chain)
+		nat[words[1]] = c
+	}
 	for i, word := range words[:len(words)-1] {
 		switch word {
+		case "-j", "-g":
+			c.jumps = append(c.jumps, words[i+1])
 		case "--to-destination":
 			to, err := netip.ParseAddrPort(words[i+1])
 			if err != nil {
 				return fmt.Errorf("rule %q: %w", strings.Join(words, " "), err)
 			}
-			k.Destinations[to] = true
+			c.destinations = append(c.destinations, to)
 		case "-d":
-			if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() {
+			if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() && strings.HasPrefix(words[1], dispatch) {
 				k.Services = append(k.Services, p.Addr())
 			}
 		}
 	}
 	return nil
+}
+
+// follow takes the destinations of a chain and of all that it leads to.
+func (k *Kernel) follow(nat map[string]*chain, name string, been map[string]bool) {
+	c := nat[name]
+	if c == nil || been[name] {
+		return
+	}
+	been[name] = true
+	for _, to := range c.destinations {
+		k.Destinations[to] = true
+	}
+	for _, next := range c.jumps {
+		k.follow(nat, next, been)
+	}
 }
 
 // addServers takes in /proc/net/ip_vs. Lines of virtual servers begin with the

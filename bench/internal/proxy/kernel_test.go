@@ -13,9 +13,12 @@ COMMIT
 *nat
 :PREROUTING ACCEPT [0:0]
 :KUBE-SVC-A - [0:0]
+:KUBE-SEP-OLD - [0:0]
+-A PREROUTING -j KUBE-SERVICES
 -A KUBE-SERVICES -d 10.100.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-A
 -A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.100.0.2/32 -j KUBE-MARK-MASQ
 -A KUBE-SVC-A -p tcp -j DNAT --to-destination 10.128.0.1:8080
+-A KUBE-SEP-OLD -p tcp -j DNAT --to-destination 10.128.0.9:8080
 COMMIT
 `
 
@@ -24,15 +27,14 @@ func TestAddRules(t *testing.T) {
 	if err := k.addRules([]byte(saved)); err != nil {
 		t.Fatal(err)
 	}
-	if want := (Objects{Rules: 4, Chains: 4}); k.Objects != want {
+	if want := (Objects{Rules: 6, Chains: 5}); k.Objects != want {
 		t.Errorf("counted %+v, want %+v", k.Objects, want)
 	}
 	if len(k.Destinations) != 1 || !k.Destinations[netip.MustParseAddrPort("10.128.0.1:8080")] {
-		t.Errorf("destinations are %v", k.Destinations)
+		t.Errorf("destinations are %v, want the one that a rule leads to", k.Destinations)
 	}
-	want := []netip.Addr{netip.MustParseAddr("10.100.0.1"), netip.MustParseAddr("10.100.0.2")}
-	if len(k.Services) != 2 || k.Services[0] != want[0] || k.Services[1] != want[1] {
-		t.Errorf("Services are %v, want those of the table nat, %v", k.Services, want)
+	if want := netip.MustParseAddr("10.100.0.1"); len(k.Services) != 1 || k.Services[0] != want {
+		t.Errorf("Services are %v, want %v: the one that nat dispatches to", k.Services, want)
 	}
 }
 
