@@ -88,11 +88,11 @@ func (r *run) again(ctx context.Context) error {
 	}
 	r.figures["restart.cpu"] = u.CPU.Seconds()
 	if writes != nil {
-		n, err := writes.Close()
+		told, err := writes.Close()
 		if err != nil {
 			return err
 		}
-		r.figures["restart.writes"] = float64(n)
+		r.figures["restart.rules"], r.figures["restart.messages"] = float64(told.Rules), float64(told.All)
 	}
 	return nil
 }

@@ -8,20 +8,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Told is how many messages there were.
+type Told struct {
+	Rules int // about rules that came or went
+	All   int // about tables, chains and sets too
+}
+
 // Monitor counts what nftables tells about changes of a namespace.
 type Monitor struct {
 	socket *nl.NetlinkSocket
 	stop   chan struct{}
 	ended  chan struct{}
-	count  int
+	told   Told
 	err    error
 }
 
 // monitorBuffer holds what one large write tells at once.
 const monitorBuffer = 256 << 20
 
-// newGeneration ends each write of nftables; it comes without any change too.
-const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+const (
+	// newGeneration ends each write of nftables; it comes without any change too.
+	newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+	newRule       = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE
+	deletedRule   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE
+)
 
 // MonitorNFTables begins to count.
 func MonitorNFTables(h *Host) (*Monitor, error) {
@@ -62,18 +72,21 @@ func (m *Monitor) read() {
 			return
 		}
 		for _, message := range messages {
-			if message.Header.Type != newGeneration {
-				m.count++
+			switch message.Header.Type {
+			case newGeneration:
+				continue
+			case newRule, deletedRule:
+				m.told.Rules++
 			}
+			m.told.All++
 		}
 	}
 }
 
-// Close returns how many messages there were about tables, chains, rules and
-// sets.
-func (m *Monitor) Close() (int, error) {
+// Close returns what was told.
+func (m *Monitor) Close() (Told, error) {
 	close(m.stop)
 	<-m.ended
 	m.socket.Close()
-	return m.count, m.err
+	return m.told, m.err
 }

@@ -25,7 +25,7 @@ type settingFloors struct {
 }
 
 func (m settingFloors) at(s Shape) []Floor {
-	return []Floor{
+	floors := []Floor{
 		{Shape: s, Mode: m.mode, Figure: "cold.all", Ratio: m.start},
 		{Shape: s, Mode: m.mode, Figure: "cold.kubernetes", Most: m.usable},
 		{Shape: s, Mode: m.mode, Figure: "cold.dns", Most: m.usable},
@@ -34,10 +34,13 @@ func (m settingFloors) at(s Shape) []Floor {
 		{Shape: s, Mode: m.mode, Figure: "rss.settled", Ratio: m.memory},
 		{Shape: s, Mode: m.mode, Figure: "packet.last", Ratio: m.packet},
 		{Shape: s, Mode: m.mode, Figure: "churn.lost"},
-		{Shape: s, Mode: m.mode, Figure: "restart.writes"},
 		{Shape: s, Mode: m.mode, Figure: "restart.broken"},
 		{Shape: s, Mode: m.mode, Figure: "restart.refused"},
 	}
+	if m.mode == "iptables-nft" { // the others do not tell of writes
+		floors = append(floors, Floor{Shape: s, Mode: m.mode, Figure: "restart.rules"})
+	}
+	return floors
 }
 
 // Floors are what is promised at 10,000 Services of five endpoints.
