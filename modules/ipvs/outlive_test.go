@@ -48,7 +48,7 @@ func (o *outlived) sync() {
 		if err != nil {
 			return err
 		}
-		defer p.Close() //nolint:errcheck // a socket
+		defer p.Close()
 		_, err = p.Sync(o.Context(), dataplane.SyncRequest{Now: time.Now(), Want: want})
 		return err
 	})

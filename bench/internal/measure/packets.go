@@ -28,7 +28,9 @@ func (r *run) packets(ctx context.Context) error {
 	first, middle, last := r.order()
 	ways := []probe.Way{
 		{From: r.direct.Client, To: netip.AddrPortFrom(endpoint, probe.Arrive)},
-		{From: r.net.Client, To: first}, {From: r.net.Client, To: middle}, {From: r.net.Client, To: last},
+		{From: r.net.Client, To: first},
+		{From: r.net.Client, To: middle},
+		{From: r.net.Client, To: last},
 	}
 	times, err := probe.Connect(ctx, ways, connects)
 	if err != nil {

@@ -34,24 +34,26 @@ func Connect(ctx context.Context, ways []Way, count int) ([]*hdr.Histogram, erro
 	}
 	for done := 0; done < count; done += turn {
 		for i, w := range ways {
-			err := w.From.Do(func() error {
-				for range turn {
-					took, err := connect(ctx, w.To)
-					if err != nil {
-						return err
-					}
-					if err := times[i].RecordValue(int64(took)); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
+			if err := w.From.Do(func() error { return w.connect(ctx, turn, times[i]) }); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return times, nil
+}
+
+// connect measures some connections, from where it is called.
+func (w Way) connect(ctx context.Context, count int, times *hdr.Histogram) error {
+	for range count {
+		took, err := connect(ctx, w.To)
+		if err != nil {
+			return err
+		}
+		if err := times.RecordValue(int64(took)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // limit is how long one connection, or one byte, may take before it is an error.

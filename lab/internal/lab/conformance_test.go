@@ -31,7 +31,8 @@ func TestPlanOfConformance(t *testing.T) {
 		{"no such label", ConformanceOptions{Label: "Conformation"}, workers(2), "no spec of the list"},
 		{"frozen", ConformanceOptions{Frozen: true}, workers(6), "portway-iptables-ipv4-frozen"},
 		{
-			"frozen kube-proxy", ConformanceOptions{Frozen: true},
+			"frozen kube-proxy",
+			ConformanceOptions{Frozen: true},
 			State{Options: cluster.Options{Proxy: cluster.KubeProxy, Mode: "iptables", Workers: 6}},
 			"only Portway's agents",
 		},
