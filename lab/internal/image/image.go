@@ -20,6 +20,7 @@ type Image struct {
 	Name       string
 	Layers     []string // paths of uncompressed tar files, lowest first
 	Entrypoint []string
+	Cmd        []string // the entrypoint's arguments, for containers that give none
 	Env        []string
 	StopSignal string
 }
@@ -62,6 +63,7 @@ type config struct {
 
 type runConfig struct {
 	Entrypoint []string `json:",omitempty"`
+	Cmd        []string `json:",omitempty"`
 	Env        []string `json:",omitempty"`
 	StopSignal string   `json:",omitempty"`
 	WorkingDir string   `json:",omitempty"`
@@ -76,7 +78,7 @@ type rootFS struct {
 func (img Image) config() config {
 	return config{
 		Created: time.Unix(0, 0).UTC(), Architecture: runtime.GOARCH, OS: "linux",
-		Config: runConfig{Entrypoint: img.Entrypoint, Env: img.Env, StopSignal: img.StopSignal, WorkingDir: "/"},
+		Config: runConfig{Entrypoint: img.Entrypoint, Cmd: img.Cmd, Env: img.Env, StopSignal: img.StopSignal, WorkingDir: "/"},
 		RootFS: rootFS{Type: "layers"},
 	}
 }

@@ -96,7 +96,7 @@ func (m Maker) SuiteImages(ctx context.Context, s Suite, rootfs string, note fun
 }
 
 // suiteRecipe changes when suiteImages puts something else into the images.
-const suiteRecipe = "1"
+const suiteRecipe = "2"
 
 // suiteImages are the images by what upstream calls them, less host and tag.
 func suiteImages(l layers, b binaries, servers, sources, rootfs string) (map[string]image.Image, error) {
@@ -122,6 +122,9 @@ func suiteImages(l layers, b binaries, servers, sources, rootfs string) (map[str
 	for _, shell := range []string{"busybox", "distroless-iptables", "glibc-dns-testing", "pause", regressionServer} {
 		images[shell] = image.Image{Layers: []string{rootfs}, Env: []string{searchPath}}
 	}
+	agnhost := images["agnhost"]
+	agnhost.Cmd = []string{"pause"} // of some pods nothing is asked but to be there
+	images["agnhost"] = agnhost
 	for name, entries := range added {
 		layer, err := l.write("suite-"+name, entries...)
 		if err != nil {

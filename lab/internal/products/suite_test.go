@@ -83,7 +83,7 @@ func TestSuiteImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"h.example/agnhost:1"`, `"h.example/agnhost:2"`, `"h.example/busybox:1"`, "certificate", "program of k8s.io/kubernetes/test/images/agnhost"} {
+	for _, want := range []string{`"h.example/agnhost:1"`, `"h.example/agnhost:2"`, `"h.example/busybox:1"`, `"Entrypoint":["/agnhost"],"Cmd":["pause"]`, "certificate", "program of k8s.io/kubernetes/test/images/agnhost"} {
 		if !bytes.Contains(raw, []byte(want)) {
 			t.Errorf("no %s in the archive", want)
 		}
