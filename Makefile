@@ -38,7 +38,7 @@ LINT := build/tools/golangci-lint
 
 # Runs tests on a kernel with IPVS.
 SECOND_KERNEL := build/tools/secondkernel
-ON_SECOND = $(GO) test -count=1 -exec $(abspath $(SECOND_KERNEL))
+ON_SECOND = $(GO) test -count=1 -timeout 29m -exec '$(abspath $(SECOND_KERNEL)) -timeout 30m'
 
 ##@ Build
 
