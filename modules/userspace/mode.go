@@ -71,7 +71,9 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 
 func newPlane(f dataplane.Family, k netfilter.Kernel, cfg relay.Config, mark *atomic.Uint32) *Plane {
 	p := &Plane{relay: relay.New(cfg), mark: mark, listeners: newListeners()}
-	p.reader = newReader(f, k, netfilter.LocalAddresses, p.relay.Table)
+	p.reader = newReader(f, k, netfilter.LocalAddresses, func(clients func(netip.Addr) bool) []relay.Listening {
+		return p.relay.Table(clients)
+	})
 	return p
 }
 
