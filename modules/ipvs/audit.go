@@ -28,7 +28,7 @@ func (p *Plane) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplan
 	if err != nil {
 		return nil, fmt.Errorf("audit ipvs mode, %s: %w", p.family, err)
 	}
-	r.keepOurs(p.options.ExcludeCIDRs, m)
+	r.keepOurs(p.options, m)
 	return append(refused, p.differences(m, r)...), nil
 }
 
@@ -146,7 +146,7 @@ func (d *differ) locals(r *reading) {
 	for a := range r.locals {
 		all[a]++
 	}
-	put, remove := planLocals(d.model, slices.Values(slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)), r.locals)
+	put, remove := planLocals(d.model, slices.SortedFunc(maps.Keys(all), netip.Addr.Compare), r.locals)
 	for _, op := range put {
 		have := ""
 		if h, there := r.locals[op.Local.Prefix.Addr()]; there {

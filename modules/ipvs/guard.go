@@ -30,7 +30,7 @@ func (t *takedown) guard(ctx context.Context) error {
 	}
 	want := setIPs.empty(t.Family)
 	for _, a := range addrs {
-		want.Entries = append(want.Entries, netfilter.SetEntry{Net: netip.PrefixFrom(a, a.BitLen())})
+		want.Entries = append(want.Entries, netfilter.AddrEntry(a))
 	}
 	i := slices.IndexFunc(t.found.sets, func(s netfilter.Set) bool { return s.Name == want.Name })
 	if i < 0 {

@@ -12,7 +12,6 @@ import (
 	"github.com/portway/portway/modules/dataplane/dataplanetest"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
 	"github.com/portway/portway/modules/netfilter"
-	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
 var errInterrupted = errors.New("interrupted")
@@ -68,8 +67,7 @@ func (m *memory) interrupt(t rig.TB, want *dataplane.Snapshot, calls int) (inter
 		return nil
 	}
 	m.Plane.local = func() (func(netip.Addr) bool, error) { return want.Node().Holds, nil }
-	m.Plane.netfilter = netfiltertest.Failing(m.rules, fail)
-	m.Plane.servers, m.Plane.device = faultyServers{m.ipvs, fail}, faultyDevice{m.device, fail}
+	m.beFaulty(fail)
 	_, err := m.Sync(t.Context(), dataplane.SyncRequest{Now: m.now, Want: want})
 	m.Plane.netfilter, m.Plane.servers, m.Plane.device = m.rules, m.ipvs, m.device
 	if err != nil && !errors.Is(err, errInterrupted) {
@@ -99,8 +97,7 @@ func (m *memory) misleads(t rig.TB, state dataplanetest.State, old, want *datapl
 				t.Fatalf("%s: the node itself would answer\n%+v\nwith\n%s", s, o, state)
 			}
 			first, second := before.Disagreement(o), after.Disagreement(o)
-			between := before.Action == dataplane.Forward && after.Action == dataplane.Forward && dataplanetest.Rerouted(before, after)
-			if first != "" && second != "" && !(mayStop && stops(o.Action, s.Flow)) && !between {
+			if first != "" && second != "" && !(mayStop && stops(o.Action, s.Flow)) && !dataplanetest.Rerouted(before, after) {
 				t.Fatalf("%s: should %s or %s, but: %s; %s\n%+v\nwith\n%s", s, before, after, first, second, o, state)
 			}
 		}

@@ -69,10 +69,15 @@ func openFaulty(fail func() error) dataplanetest.Open {
 		if err != nil {
 			return nil, err
 		}
-		p.netfilter = netfiltertest.Failing(p.netfilter, fail)
-		p.servers, p.device = faultyServers{p.servers, fail}, faultyDevice{p.device, fail}
+		p.beFaulty(fail)
 		return p, nil
 	}
+}
+
+// beFaulty lets the calls to the kernel fail.
+func (p *Plane) beFaulty(fail func() error) {
+	p.netfilter = netfiltertest.Failing(p.netfilter, fail)
+	p.servers, p.device = faultyServers{p.servers, fail}, faultyDevice{p.device, fail}
 }
 
 type faultyServers struct {

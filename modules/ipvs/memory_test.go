@@ -82,10 +82,7 @@ func TestRulesMeanWhatIsDecided(t *testing.T) {
 				state := dataplanetest.States().Draw(t, "state")
 				m, want := newMemory(f, Options{}), dataplane.Empty()
 				for range rapid.IntRange(1, 3).Draw(t, "steps") {
-					var err error
-					if want, err = state.Snapshot(want); err != nil {
-						t.Fatal(err)
-					}
+					want = snapshotOf(t, state, want)
 					m.sync(t, want, rapid.Bool().Draw(t, "distrust"))
 					m.settled(t, want)
 					m.agrees(t, state, want)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -94,6 +95,11 @@ func (o Options) open(ctx context.Context, f dataplane.Family) (*Plane, error) {
 	p.randomFully = h.RandomFully(ctx)
 	p.warnings = h.Backend().WarnOfOthers(ctx, ownsChain)
 	return p, nil
+}
+
+// excludes tells whether an address is in one of the ranges that are left alone.
+func (o Options) excludes(a netip.Addr) bool {
+	return slices.ContainsFunc(o.ExcludeCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // NewSaved is a plane of which only what was saved is left. It can be explained

@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -299,13 +298,11 @@ func (d *dirt) keys() []kernel.Key {
 }
 
 // aliases are those that must be compared, and clusterIPs the other addresses.
-func (d *dirt) aliases() iter.Seq[netip.Addr] { return d.addresses(isAlias) }
+func (d *dirt) aliases() []netip.Addr { return d.addresses(true) }
 
-func (d *dirt) clusterIPs() iter.Seq[netip.Addr] {
-	return d.addresses(func(a netip.Addr) bool { return !isAlias(a) })
-}
+func (d *dirt) clusterIPs() []netip.Addr { return d.addresses(false) }
 
-func (d *dirt) addresses(is func(netip.Addr) bool) iter.Seq[netip.Addr] {
+func (d *dirt) addresses(aliases bool) []netip.Addr {
 	all := slices.SortedFunc(maps.Keys(d.locals), netip.Addr.Compare)
-	return slices.Values(slices.DeleteFunc(all, func(a netip.Addr) bool { return !is(a) }))
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return isAlias(a) != aliases })
 }

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 
@@ -121,8 +120,8 @@ func planServers(m *model, keys []kernel.Key, state map[kernel.Key]*have) server
 
 // planLocals compares addresses: those that must be local, and those that must
 // not be any more.
-func planLocals(m *model, addrs iter.Seq[netip.Addr], state map[netip.Addr]kernel.Local) (put, remove []kernel.LocalOp) {
-	for a := range addrs {
+func planLocals(m *model, addrs []netip.Addr, state map[netip.Addr]kernel.Local) (put, remove []kernel.LocalOp) {
+	for _, a := range addrs {
 		want := localRoute(a)
 		h, there := state[a]
 		switch wanted := m.locals[a] > 0; {

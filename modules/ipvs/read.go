@@ -123,11 +123,16 @@ func (r *reading) readServers(ctx context.Context, p *Plane) error {
 	if err != nil {
 		return fmt.Errorf("read the virtual servers: %w", err)
 	}
+	r.hold(list)
+	return nil
+}
+
+// hold takes over virtual servers.
+func (r *reading) hold(list []kernel.VirtualServer) {
 	r.servers = make(map[kernel.Key]*have)
 	for i := range list {
 		r.servers[list[i].Key] = asHave(&list[i])
 	}
-	return nil
 }
 
 // readLocals reads the addresses that the device makes local.
@@ -153,21 +158,18 @@ func (r *reading) readLocals(ctx context.Context, p *Plane) error {
 // local, because it is ours alone, or which our set of ClusterIPs knows: an alias
 // is local, and a ClusterIP in the set, before it gets a virtual server, and as
 // long as it has one. In excluded ranges only the former are.
-func (r *reading) keepOurs(excluded []netip.Prefix, m *model) (others map[kernel.Key]*have) {
-	isExcluded := func(a netip.Addr) bool {
-		return slices.ContainsFunc(excluded, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
+func (r *reading) keepOurs(o Options, m *model) (others map[kernel.Key]*have) {
 	others = make(map[kernel.Key]*have)
 	for k, h := range r.servers {
 		_, wanted := m.servers[k]
 		_, local := r.locals[k.Addr]
-		if !wanted && (isExcluded(k.Addr) || !local && !r.clusterIPs[k]) {
+		if !wanted && (o.excludes(k.Addr) || !local && !r.clusterIPs[k]) {
 			others[k] = h
 			delete(r.servers, k)
 		}
 	}
 	for a := range r.locals {
-		if m.locals[a] == 0 && isExcluded(a) {
+		if m.locals[a] == 0 && o.excludes(a) {
 			delete(r.locals, a)
 		}
 	}

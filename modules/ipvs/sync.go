@@ -150,7 +150,7 @@ func (s *pass) prepare(ctx context.Context) error {
 	if m == nil {
 		m = newModel(&dataplane.Node{}, s.translator(), false)
 	}
-	s.unclaimed = r.keepOurs(s.options.ExcludeCIDRs, m)
+	s.unclaimed = r.keepOurs(s.options, m)
 	if s.model != nil {
 		s.report.Repaired = s.differences(s.model, r)
 		s.model.allDirty()

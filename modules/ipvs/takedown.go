@@ -76,11 +76,8 @@ func (t *takedown) look(ctx context.Context) error {
 	if t.isLocal, err = t.local(); err != nil {
 		return err
 	}
-	t.found.servers = make(map[kernel.Key]*have)
-	for i := range list {
-		t.found.servers[list[i].Key] = asHave(&list[i])
-	}
-	t.found.keepOurs(t.options.ExcludeCIDRs, newModel(&dataplane.Node{}, t.translator(), false))
+	t.found.hold(list)
+	t.found.keepOurs(t.options, newModel(&dataplane.Node{}, t.translator(), false))
 	for i := range list {
 		if v := &list[i]; t.goes(v) {
 			t.retireServer(v)
@@ -118,9 +115,8 @@ func (t *takedown) goes(v *kernel.VirtualServer) bool {
 func (t *takedown) isProxyNodePort(v *kernel.VirtualServer) bool {
 	a := v.Key.Addr
 	_, onDevice := t.found.locals[a]
-	excluded := slices.ContainsFunc(t.options.ExcludeCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	port := dataplane.FrontendKey{Addr: t.Family.Unspecified(), Port: v.Key.Port, Protocol: v.Key.Protocol}
-	return !onDevice && !excluded && t.isLocal(a) && slices.Contains(t.found.claimed, port) &&
+	return !onDevice && !t.options.excludes(a) && t.isLocal(a) && slices.Contains(t.found.claimed, port) &&
 		!slices.ContainsFunc(v.Reals, func(r kernel.Real) bool { return !r.AsAdded() })
 }
 

@@ -153,15 +153,14 @@ func (b *bed) judge(s Shot, got rig.Result, legal []*dataplane.Snapshot) error {
 // make one after the other: to an endpoint of one pool before, or of another one
 // after.
 func isBetween(legal []*dataplane.Snapshot, s Shot, end netip.AddrPort) bool {
-	verdicts := make([]dataplane.Verdict, len(legal))
+	first := legal[0].Decide(s.Flow)
 	rerouted, found := false, false
-	for i, want := range legal {
+	for _, want := range legal {
 		v := want.Decide(s.Flow)
-		verdicts[i] = v
-		if v.Action != dataplane.Forward || v.ServicePort.Name != verdicts[0].ServicePort.Name {
+		if v.Action != dataplane.Forward || v.ServicePort.Name != first.ServicePort.Name {
 			return false
 		}
-		rerouted = rerouted || Rerouted(verdicts[0], v)
+		rerouted = rerouted || Rerouted(first, v)
 		for _, p := range v.ServicePort.Pools {
 			_, in := p.Find(end)
 			found = found || in
@@ -170,11 +169,11 @@ func isBetween(legal []*dataplane.Snapshot, s Shot, end netip.AddrPort) bool {
 	return rerouted && found
 }
 
-// Rerouted tells whether a ServicePort's policies send a flow another way,
-// whatever its endpoints are.
+// Rerouted tells whether policies forward a flow another way, whatever the
+// endpoints are.
 func Rerouted(before, after dataplane.Verdict) bool {
 	if before.Action != dataplane.Forward || after.Action != dataplane.Forward {
-		return before.Action != after.Action
+		return false
 	}
 	a, b := before.Frontend.Routes[before.Origin], after.Frontend.Routes[after.Origin]
 	return a.Pool.Scope != b.Pool.Scope || a.Masquerade != b.Masquerade
