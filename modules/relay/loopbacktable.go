@@ -16,6 +16,9 @@ type LoopbackTable struct {
 	Table  []Listening
 }
 
+// LoopbackName is what the plane for NodePorts on loopback is called.
+func LoopbackName(f dataplane.Family) string { return "loopback " + f.String() }
+
 // Audit compares the listeners with what a snapshot wants.
 func (t LoopbackTable) Audit(_ context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
 	routes := loopbackRoutes(want, t.Family)

@@ -134,7 +134,7 @@ func (a *agent) open(ctx context.Context, c choice) (opened, error) {
 		o.relaying = append(o.relaying, loopback)
 		o.planes = append(o.planes,
 			dataplane.NamedPlane{Name: c.mode.Name + " " + f.String(), Family: f, Plane: cleaner.Watch(p)},
-			dataplane.NamedPlane{Name: loopbackName(f), Family: f, Plane: loopback})
+			dataplane.NamedPlane{Name: relay.LoopbackName(f), Family: f, Plane: loopback})
 	}
 	return o, nil
 }
@@ -185,16 +185,13 @@ func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane
 	return r
 }
 
-// loopbackName is what the plane for NodePorts on loopback is called.
-func loopbackName(f dataplane.Family) string { return "loopback " + f.String() }
-
 // synced is called after each Sync of a plane. Of the one for loopback, whose
 // clients are on this node, neither health nor kube-proxy's metrics know.
 func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *leftovers) {
 	a.teller.synced(res)
 	a.teller.repaired(res)
 	a.metrics.Packets(res)
-	if res.Plane.Name == loopbackName(res.Plane.Family) {
+	if res.Plane.Name == relay.LoopbackName(res.Plane.Family) {
 		return
 	}
 	a.metrics.Synced(res)

@@ -95,7 +95,7 @@ func (a *localAPI) explain(w http.ResponseWriter, r *http.Request) {
 	for _, p := range planes {
 		// NodePorts on loopback have a plane of their own; each of the two
 		// knows nothing of the other's flows.
-		if loopback := loopbackName(dataplane.FamilyOf(flow.Dst.Addr())); (p.Plane == loopback) == flow.Dst.Addr().IsLoopback() {
+		if loopback := relay.LoopbackName(dataplane.FamilyOf(flow.Dst.Addr())); (p.Plane == loopback) == flow.Dst.Addr().IsLoopback() {
 			e.Planes = append(e.Planes, a.explained(r.Context(), p))
 		}
 	}

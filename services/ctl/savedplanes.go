@@ -170,7 +170,7 @@ func (s *Saved) openFamily(k *kernelState, f dataplane.Family, m savedMode) erro
 				t.Table = append(t.Table, l)
 			}
 		}
-		s.planes = append(s.planes, savedPlane{t, "loopback " + f.String(), f, true})
+		s.planes = append(s.planes, savedPlane{t, relay.LoopbackName(f), f, true})
 	}
 	return nil
 }

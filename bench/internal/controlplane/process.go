@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/portway/portway/bench/internal/program"
 )
 
 // process is one program of the control plane.
@@ -21,15 +23,15 @@ type process struct {
 }
 
 // start starts a program whose output goes to a log file in dir.
-func start(dir, program string, args ...string) (*process, error) {
-	p := &process{name: filepath.Base(program), ended: make(chan struct{})}
+func start(dir, path string, args ...string) (*process, error) {
+	p := &process{name: filepath.Base(path), ended: make(chan struct{})}
 	p.log = filepath.Join(dir, p.name+".log")
 	log, err := os.Create(p.log)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(program, args...) //nolint:noctx // stop ends it, gently first
+	p.cmd = exec.Command(path, args...) //nolint:noctx // stop ends it, gently first
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
@@ -70,22 +72,7 @@ func (p *process) await(ctx context.Context, limit time.Duration, ready func(con
 }
 
 // tail is the end of the log.
-func (p *process) tail() string {
-	const most = 3000
-	b, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-most):])
-}
+func (p *process) tail() string { return program.Tail(p.log) }
 
 // stop asks the program to end, and kills it if it does not.
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
-	select {
-	case <-p.ended:
-	case <-time.After(10 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-	}
-}
+func (p *process) stop() { program.Stop(p.cmd.Process, p.ended, 10*time.Second) }

@@ -53,26 +53,17 @@ func (w *watcher) close() error {
 // idle measures the CPU of one sync period in which nothing changes.
 func (r *run) idle(ctx context.Context) error {
 	const period = 30 * time.Second // both have it by default
-	before, err := r.proxy.Usage()
+	spent, err := r.spent(func() error { return pause(ctx, period) })
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, period); err != nil {
-		return err
-	}
-	after, err := r.proxy.Usage()
-	if err != nil {
-		return err
-	}
-	r.idlePerSecond = time.Duration(float64(after.CPU-before.CPU) / period.Seconds())
-	r.figures["idle.cpu"] = (after.CPU - before.CPU).Seconds() * time.Minute.Seconds() / period.Seconds()
+	r.idlePerSecond = time.Duration(float64(spent) / period.Seconds())
+	r.figures["idle.cpu"] = spent.Seconds() * time.Minute.Seconds() / period.Seconds()
 	return nil
 }
 
-// busy measures the CPU that f costs, less that of as much time in which nothing
-// changes.
-func (r *run) busy(f func() error) (time.Duration, error) {
-	start := time.Now()
+// spent measures the CPU that is used while f runs.
+func (r *run) spent(f func() error) (time.Duration, error) {
 	before, err := r.proxy.Usage()
 	if err != nil {
 		return 0, err
@@ -81,10 +72,15 @@ func (r *run) busy(f func() error) (time.Duration, error) {
 		return 0, err
 	}
 	after, err := r.proxy.Usage()
-	if err != nil {
-		return 0, err
-	}
-	return after.CPU - before.CPU - time.Duration(float64(r.idlePerSecond)*time.Since(start).Seconds()), nil
+	return after.CPU - before.CPU, err
+}
+
+// busy measures the CPU that f costs, less that of as much time in which nothing
+// changes.
+func (r *run) busy(f func() error) (time.Duration, error) {
+	start := time.Now()
+	spent, err := r.spent(f)
+	return spent - time.Duration(float64(r.idlePerSecond)*time.Since(start).Seconds()), err
 }
 
 // changes measures changes one at a time.

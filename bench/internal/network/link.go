@@ -123,29 +123,24 @@ func (h *Host) local(addresses netip.Prefix) error {
 // AddTap adds an interface that another kernel can be at the other end of, and
 // makes it a port of the bridge.
 func AddTap(name string) error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	if err := h.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI}); err != nil {
-		return fmt.Errorf("add tap %s: %w", name, err)
-	}
-	return (&Host{name: "api", links: h}).port(name)
+	return atAPI(func(api *Host) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI}
+		if err := api.links.LinkAdd(tap); err != nil {
+			return fmt.Errorf("add tap %s: %w", name, err)
+		}
+		return api.port(name)
+	})
 }
 
 // RemoveLink removes an interface of the caller's namespace.
 func RemoveLink(name string) error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	link, err := h.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return h.LinkDel(link)
+	return atAPI(func(api *Host) error {
+		link, err := api.links.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return api.links.LinkDel(link)
+	})
 }

@@ -48,19 +48,24 @@ type Network struct {
 
 // MakeBridge makes the caller's namespace the place where the API server is.
 func MakeBridge(address netip.Addr) error {
+	return atAPI(func(api *Host) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = Bridge
+		if err := api.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("add bridge %s: %w", Bridge, err)
+		}
+		return errors.Join(api.up("lo"), api.up(Bridge), api.address(Bridge, netip.PrefixFrom(address, 24)))
+	})
+}
+
+// atAPI does something to the caller's namespace.
+func atAPI(do func(api *Host) error) error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = Bridge
-	if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-		return fmt.Errorf("add bridge %s: %w", Bridge, err)
-	}
-	here := &Host{name: "api", links: h}
-	return errors.Join(here.up("lo"), here.up(Bridge),
-		here.address(Bridge, netip.PrefixFrom(address, 24)))
+	return do(&Host{name: "api", links: h})
 }
 
 // New builds a network. A node that is to run a proxy has a link to the API
@@ -126,36 +131,22 @@ func (n *Network) route() error {
 
 // joinAPI connects the node to the bridge of the caller's namespace.
 func (n *Network) joinAPI() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	here := &Host{name: "api", links: h}
-	if err := veth(n.Node, "eth0", nil, ""); err != nil {
-		return err
-	}
-	return errors.Join(n.Node.mac("eth0", nodeMAC), n.Node.address("eth0", netip.PrefixFrom(Node, 24)), here.port(peerOfNode))
+	return atAPI(func(api *Host) error {
+		if err := veth(n.Node, "eth0", nil, ""); err != nil {
+			return err
+		}
+		return errors.Join(n.Node.mac("eth0", nodeMAC), n.Node.address("eth0", netip.PrefixFrom(Node, 24)), api.port(peerOfNode))
+	})
 }
 
 // Uplink adds an interface of the caller's namespace to the bridge.
 func Uplink(name string) error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return (&Host{name: "api", links: h}).port(name)
+	return atAPI(func(api *Host) error { return api.port(name) })
 }
 
 // RoutePods sends what is for the node's pods to the node.
 func RoutePods() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return (&Host{name: "api", links: h}).route(Bridge, podRange, Node)
+	return atAPI(func(api *Host) error { return api.route(Bridge, podRange, Node) })
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
 
 	"github.com/portway/portway/bench/internal/load"
 	"github.com/portway/portway/bench/internal/network"
+	"github.com/portway/portway/bench/internal/program"
 )
 
 // Names of the proxies that are compared.
@@ -153,25 +153,10 @@ func (p *Proxy) Ended() error {
 }
 
 // Tail is the end of the log.
-func (p *Proxy) Tail() string {
-	const most = 3000
-	b, err := os.ReadFile(p.file("log"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-most):])
-}
+func (p *Proxy) Tail() string { return program.Tail(p.file("log")) }
 
 // Stop ends the program and waits until it is gone.
-func (p *Proxy) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
-	select {
-	case <-p.ended:
-	case <-time.After(30 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-	}
-}
+func (p *Proxy) Stop() { program.Stop(p.cmd.Process, p.ended, 30*time.Second) }
 
 // Usage is what the program has used so far.
 type Usage struct {

@@ -52,13 +52,7 @@ func upCommand() *cobra.Command {
 		Use:   "up",
 		Short: "Bring the lab up, with the agent and a sample Service",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := lab.Open(cmd.OutOrStdout())
-			if err != nil {
-				return err
-			}
-			return l.Up(cmd.Context(), o, source)
-		},
+		RunE:  inLab(func(ctx context.Context, l *lab.Lab, _ []string) error { return l.Up(ctx, o, source) }),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Proxy, "proxy", cluster.Portway, "who makes Services work: portway, or kube-proxy to compare with")
@@ -74,13 +68,7 @@ func programsCommand() *cobra.Command {
 		Use:   "programs DIRECTORY",
 		Short: "Make the programs of a control plane, and kube-proxy, and link to them in a directory",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := lab.Open(cmd.OutOrStdout())
-			if err != nil {
-				return err
-			}
-			return l.Programs(cmd.Context(), args[0])
-		},
+		RunE:  inLab(func(ctx context.Context, l *lab.Lab, args []string) error { return l.Programs(ctx, args[0]) }),
 	}
 }
 
@@ -90,13 +78,7 @@ func conformanceCommand() *cobra.Command {
 		Use:   "conformance",
 		Short: "Run upstream's specs about Services in the lab, and compare with the list of those that must pass",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := lab.Open(cmd.OutOrStdout())
-			if err != nil {
-				return err
-			}
-			return l.Conformance(cmd.Context(), o)
-		},
+		RunE:  inLab(func(ctx context.Context, l *lab.Lab, _ []string) error { return l.Conformance(ctx, o) }),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Label, "label", "", "only specs with this label, as [Conformance]; two workers suffice then")
@@ -110,12 +92,17 @@ func simple(use, short string, run func(*lab.Lab, context.Context) error) *cobra
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := lab.Open(cmd.OutOrStdout())
-			if err != nil {
-				return err
-			}
-			return run(l, cmd.Context())
-		},
+		RunE:  inLab(func(ctx context.Context, l *lab.Lab, _ []string) error { return run(l, ctx) }),
+	}
+}
+
+// inLab opens the lab for a command.
+func inLab(run func(ctx context.Context, l *lab.Lab, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		l, err := lab.Open(cmd.OutOrStdout())
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), l, args)
 	}
 }

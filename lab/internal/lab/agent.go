@@ -24,14 +24,11 @@ func (l *Lab) agentSteps() []step.Step {
 
 // Load rebuilds the agent from this checkout and rolls it out.
 func (l *Lab) Load(ctx context.Context) error {
-	unlock, err := l.lock()
+	unlock, err := l.hold()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if l.state, err = l.load(); err != nil {
-		return err
-	}
 	if l.state.Options.Proxy != cluster.Portway {
 		return fmt.Errorf("the lab runs %s, so there is no agent to load: make lab-down, then make lab-up", l.state.Options.Proxy)
 	}

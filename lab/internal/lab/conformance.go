@@ -44,14 +44,11 @@ type conformanceRun struct {
 // Conformance runs upstream's specs about Services in the lab and compares what
 // passes with what must.
 func (l *Lab) Conformance(ctx context.Context, o ConformanceOptions) error {
-	unlock, err := l.lock()
+	unlock, err := l.hold()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if l.state, err = l.load(); err != nil {
-		return err
-	}
 	r := &conformanceRun{Lab: l, ConformanceOptions: o}
 	if err := r.plan(); err != nil {
 		return err

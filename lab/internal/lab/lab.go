@@ -97,6 +97,18 @@ func (l *Lab) lock() (unlock func(), err error) {
 	}, nil
 }
 
+// hold locks a lab that is up.
+func (l *Lab) hold() (unlock func(), err error) {
+	if unlock, err = l.lock(); err != nil {
+		return nil, err
+	}
+	if l.state, err = l.load(); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
 func (l *Lab) kubeconfig() string { return filepath.Join(l.dir, "kubeconfig") }
 
 func (l *Lab) kubectl() cluster.Kubectl {

@@ -13,14 +13,11 @@ import (
 // TestImage puts the image of the end-to-end tests' clients and servers on the
 // nodes, unless they were made with it.
 func (l *Lab) TestImage(ctx context.Context) error {
-	unlock, err := l.lock()
+	unlock, err := l.hold()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if l.state, err = l.load(); err != nil {
-		return err
-	}
 	if l.state.Offline {
 		fmt.Fprintf(l.Out, "The nodes hold %s already.\n", products.AgnhostImage)
 		return nil
