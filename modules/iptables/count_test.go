@@ -30,7 +30,7 @@ func TestReportCountsRules(t *testing.T) {
 		report := mustSync(t, p, snapshotOf(t, step.want...), time.Now(), step.distrust)
 		for _, table := range p.program.Layout.Tables {
 			held := 0
-			err := k.Save(t.Context(), table, func(c netfilter.Chain) error {
+			err := k.Save(t.Context(), []netfilter.Table{table}, func(_ netfilter.Table, c netfilter.Chain) error {
 				if c.Policy == "" {
 					held += len(c.Rules)
 				}

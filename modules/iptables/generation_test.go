@@ -19,9 +19,9 @@ type counted struct {
 
 func (k *counted) Generation(context.Context) (uint32, error) { return k.generation, nil }
 
-func (k *counted) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
+func (k *counted) Save(ctx context.Context, tables []netfilter.Table, visit func(netfilter.Table, netfilter.Chain) error) error {
 	k.saves++
-	return k.Kernel.Save(ctx, t, visit)
+	return k.Kernel.Save(ctx, tables, visit)
 }
 
 func (k *counted) Restore(ctx context.Context, tx netfilter.Transaction) error {

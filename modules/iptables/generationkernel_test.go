@@ -43,7 +43,7 @@ func (k *reader) Generation(ctx context.Context) (uint32, error) {
 	}).Generation(ctx)
 }
 
-func (k *reader) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
+func (k *reader) Save(ctx context.Context, tables []netfilter.Table, visit func(netfilter.Table, netfilter.Chain) error) error {
 	k.saves++
-	return k.Kernel.Save(ctx, t, visit)
+	return k.Kernel.Save(ctx, tables, visit)
 }

@@ -246,7 +246,7 @@ func TestRemovedIsOwedAfterAnError(t *testing.T) {
 // unreadable is a kernel that cannot be read.
 type unreadable struct{ netfilter.Kernel }
 
-func (unreadable) Save(context.Context, netfilter.Table, func(netfilter.Chain) error) error {
+func (unreadable) Save(context.Context, []netfilter.Table, func(netfilter.Table, netfilter.Chain) error) error {
 	return errors.New("made to fail")
 }
 

@@ -49,7 +49,7 @@ func chainsOf(tb testing.TB, k netfilter.Kernel) map[program.ChainID][]netfilter
 	tb.Helper()
 	all := make(map[program.ChainID][]netfilter.Rule)
 	for _, t := range netfilter.Tables() {
-		err := k.Save(tb.Context(), t, func(c netfilter.Chain) error {
+		err := k.Save(tb.Context(), []netfilter.Table{t}, func(_ netfilter.Table, c netfilter.Chain) error {
 			if c.Policy == "" {
 				all[program.ChainID{Table: t, Name: c.Name}] = slices.Clone(c.Rules)
 			}

@@ -18,7 +18,7 @@ type counted struct {
 	programs, messages int
 }
 
-func (c *counted) Save(context.Context, netfilter.Table, func(netfilter.Chain) error) error {
+func (c *counted) Save(context.Context, []netfilter.Table, func(netfilter.Table, netfilter.Chain) error) error {
 	c.programs++
 	return nil
 }

@@ -104,7 +104,7 @@ func (t *takedown) planRules(ctx context.Context, h netfilter.Kernel, table netf
 // guardIn are the chains that guard, if this back end is the one that guarded
 // before.
 func (t *takedown) guardIn(ctx context.Context, h netfilter.Kernel) (chains []netfilter.Chain, err error) {
-	err = h.Save(ctx, netfilter.Filter, func(c netfilter.Chain) error {
+	err = h.Save(ctx, []netfilter.Table{netfilter.Filter}, func(_ netfilter.Table, c netfilter.Chain) error {
 		if c.Name == chainFilter {
 			chains = t.guardChains()
 		}

@@ -49,14 +49,12 @@ func (p *Plane) read(ctx context.Context) (*reading, error) {
 	for _, h := range hooks() {
 		r.hooks[h.id] = nil // a table of iptables-legacy that nobody has used has no chains
 	}
-	for _, t := range tables() {
-		err := p.netfilter.Save(ctx, t, func(c netfilter.Chain) error {
-			r.chain(chainID{t, c.Name}, c)
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the %s table: %w", t, err)
-		}
+	err := p.netfilter.Save(ctx, tables(), func(t netfilter.Table, c netfilter.Chain) error {
+		r.chain(chainID{t, c.Name}, c)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the rules: %w", err)
 	}
 	if err := r.readSets(ctx, p.netfilter, p.family); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func (m *memory) left(t *testing.T) string {
 	t.Helper()
 	var all []string
 	for _, table := range netfilter.Tables() {
-		if err := m.rules.Save(t.Context(), table, func(c netfilter.Chain) error {
+		if err := m.rules.Save(t.Context(), []netfilter.Table{table}, func(_ netfilter.Table, c netfilter.Chain) error {
 			if c.Policy == "" {
 				all = append(all, c.Name)
 			}
@@ -109,7 +109,7 @@ func TestEstablishedFlowsOutliveTheMode(t *testing.T) {
 func (m *memory) guards(t *testing.T, addr string) {
 	t.Helper()
 	var rules []string
-	if err := m.rules.Save(t.Context(), netfilter.Filter, func(c netfilter.Chain) error {
+	if err := m.rules.Save(t.Context(), []netfilter.Table{netfilter.Filter}, func(_ netfilter.Table, c netfilter.Chain) error {
 		for _, r := range c.Rules {
 			if c.Name == "INPUT" || c.Name == chainFilter {
 				rules = append(rules, c.Name+" "+r.String())

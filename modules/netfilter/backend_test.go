@@ -69,6 +69,7 @@ func TestDetect(t *testing.T) {
 // the error says why.
 func TestDetectWhatWorks(t *testing.T) {
 	enterNamespace(t)
+	command(t, "nft", "add table ip mangle")
 	all := []string{"iptables", "iptables-save", "iptables-restore", "iptables-legacy", "iptables-legacy-save", "iptables-legacy-restore"}
 	const fails = `case "$*:$0" in --version*) exec PROGRAM "$@";; *legacy*) exec PROGRAM "$@";; esac
 echo "Could not fetch rule set generation id: Invalid argument" >&2; exit 1`

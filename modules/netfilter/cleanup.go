@@ -39,7 +39,7 @@ func PlanRemoval(ctx context.Context, k Kernel, t Table, o Owned) (Transaction, 
 		return tx, nil
 	}
 	owns := func(chain string) bool { return chain != "" && o.Chain != nil && o.Chain(t, chain) }
-	err := k.Save(ctx, t, func(c Chain) error {
+	err := k.Save(ctx, []Table{t}, func(_ Table, c Chain) error {
 		if c.Policy == "" && owns(c.Name) {
 			tx.Delete = append(tx.Delete, c.Name)
 			return nil

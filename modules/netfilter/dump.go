@@ -130,12 +130,14 @@ func ruleLine(text []byte, t Table, chain string, rule int) int {
 	return n
 }
 
-// Save visits the chains in the order of their names. A table that was not
-// saved has none.
-func (d *Dump) Save(_ context.Context, t Table, visit func(Chain) error) error {
-	for _, name := range slices.Sorted(maps.Keys(d.rules[t])) {
-		if err := visit(d.rules[t][name]); err != nil {
-			return err
+// Save visits the chains of a table in the order of their names. A table that
+// was not saved has none.
+func (d *Dump) Save(_ context.Context, tables []Table, visit func(Table, Chain) error) error {
+	for _, t := range tables {
+		for _, name := range slices.Sorted(maps.Keys(d.rules[t])) {
+			if err := visit(t, d.rules[t][name]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -93,7 +93,7 @@ func TestDumpCannotBeWritten(t *testing.T) {
 		t.Errorf("sets: %v", err)
 	}
 	stop := errors.New("enough")
-	if err := d.Save(t.Context(), NAT, func(Chain) error { return stop }); !errors.Is(err, stop) {
+	if err := d.Save(t.Context(), []Table{NAT}, func(Table, Chain) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the visitor's error came back as %v", err)
 	}
 }

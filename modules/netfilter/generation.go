@@ -18,9 +18,7 @@ func (h *Host) Generation(context.Context) (uint32, error) {
 	if h.backend.Name != NFT {
 		return 0, fmt.Errorf("generation of the rules of iptables-%s: %w", h.backend.Name, errors.ErrUnsupported)
 	}
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	answers, err := req.Execute(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN)
+	answers, err := askNFTables(unix.AF_UNSPEC, unix.NFT_MSG_GETGEN, unix.NFT_MSG_NEWGEN)
 	if err != nil {
 		return 0, fmt.Errorf("ask nf_tables for its generation: %w", err)
 	}

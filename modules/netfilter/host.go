@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -30,18 +31,31 @@ func NewHost(b Backend, lockWait time.Duration) *Host {
 // Backend is the back end in use.
 func (h *Host) Backend() Backend { return h.backend }
 
-// Save has the rules printed and reads them meanwhile. A table that
-// iptables-legacy has not made has no chains, not even the kernel's own.
-func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) error {
-	if !h.backend.isMade(t) {
-		return nil
-	}
+// Save has the rules printed and reads them meanwhile. A table that nobody has
+// made has no chains, not even the kernel's own.
+func (h *Host) Save(ctx context.Context, tables []Table, visit func(Table, Chain) error) error {
+	made := slices.DeleteFunc(slices.Clone(tables), func(t Table) bool { return !h.backend.isMade(t) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for _, l := range h.backend.listings(made) {
+		err := h.list(ctx, l, func(t Table, c Chain) error {
+			if !slices.Contains(made, t) {
+				return nil
+			}
+			return visit(t, c)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list runs one program that prints rules.
+func (h *Host) list(parent context.Context, l listing, visit func(Table, Chain) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	argv := h.backend.lister(t)
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd := exec.CommandContext(ctx, l.argv[0], l.argv[1:]...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -52,8 +66,8 @@ func (h *Host) Save(parent context.Context, t Table, visit func(Chain) error) er
 		return fmt.Errorf("%s: %w", cmd, err)
 	}
 	var visitErr error
-	readErr := ReadSave(h.backend.asSaved(t, out), func(_ Table, c Chain) error {
-		visitErr = visit(c)
+	readErr := ReadSave(l.asSaved(out), func(t Table, c Chain) error {
+		visitErr = visit(t, c)
 		return visitErr
 	})
 	if readErr != nil {
@@ -95,9 +109,18 @@ func (h *Host) Restore(ctx context.Context, tx Transaction) error {
 	if tx.IsEmpty() {
 		return nil
 	}
+	return h.restore(ctx, tx)
+}
+
+// restore runs iptables-restore once. The error tells of the first transaction,
+// of which later ones depend.
+func (h *Host) restore(ctx context.Context, tx Transaction, then ...Transaction) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.input = tx.Append(h.input[:0])
+	for i := range then {
+		h.input = then[i].Append(h.input)
+	}
 	// --wait-interval is left out: 1.8.8 and later poll every second part
 	// themselves and complain about it.
 	seconds := int((h.lockWait + time.Second - 1) / time.Second)

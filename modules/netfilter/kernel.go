@@ -6,10 +6,10 @@ import "context"
 // iptables and the sets of ipset. [Host] is the real one, [Dump] reads what
 // was saved to files, and netfiltertest.Kernel lives in memory.
 type Kernel interface {
-	// Save calls visit for each chain of a table. The rules of a chain are
-	// valid until visit returns, unless it copies them. Its error is
-	// returned as it is.
-	Save(ctx context.Context, t Table, visit func(Chain) error) error
+	// Save calls visit for each chain of some tables, of which each is read at
+	// one moment, in any order. The rules of a chain are valid until visit
+	// returns, unless it copies them. Its error is returned as it is.
+	Save(ctx context.Context, tables []Table, visit func(Table, Chain) error) error
 
 	// Restore makes the changes of a transaction, all or none, and touches
 	// nothing else. A transaction that the kernel or its tools refuse gives

@@ -27,7 +27,7 @@ type Needs struct {
 func Probe(ctx context.Context, h *Host, n Needs) error {
 	for t := range n.Rules {
 		seen := errors.New("one chain is enough")
-		if err := h.Save(ctx, t, func(Chain) error { return seen }); err != nil && !errors.Is(err, seen) {
+		if err := h.Save(ctx, []Table{t}, func(Table, Chain) error { return seen }); err != nil && !errors.Is(err, seen) {
 			return fmt.Errorf("iptables: %w", reason(t, err))
 		}
 	}
@@ -101,9 +101,8 @@ func (r Rule) withSets(from, to []Set) Rule {
 
 // try writes rules into the scratch chain and removes the chain again.
 func (h *Host) try(ctx context.Context, t Table, rules ...Rule) error {
-	write := h.Restore(ctx, Transaction{Table: t, Chains: []Chain{{Name: probeName, Rules: rules}}})
-	remove := h.Restore(ctx, Transaction{Table: t, Delete: []string{probeName}})
-	return errors.Join(write, remove)
+	write := Transaction{Table: t, Chains: []Chain{{Name: probeName, Rules: rules}}}
+	return h.restore(ctx, write, Transaction{Table: t, Delete: []string{probeName}})
 }
 
 // RandomFully says whether masquerading can choose ports fully at random.

@@ -57,7 +57,7 @@ func TestProbeTellsWhatIsMissing(t *testing.T) {
 		{"a target that the table does not take", reject, nil, []string{"table nat", "load the xt_ modules"}},
 		{"a set of a type that the kernel lacks", set, nil, []string{"ipset: the kernel cannot make a set of type hash:nonsense", "load the module ip_set_hash_nonsense"}},
 		{"no right to read", accept, func(t *testing.T) {
-			programs(t, `exec /usr/bin/setpriv --reuid 65534 --clear-groups PROGRAM "$@"`, "iptables-nft")
+			programs(t, `exec /usr/bin/setpriv --reuid 65534 --clear-groups PROGRAM "$@"`, "iptables-nft", "iptables-nft-restore")
 		}, []string{"iptables: no permission to read or write table nat: run as root or with CAP_NET_ADMIN"}},
 		{"rules of nft in the table", accept, func(t *testing.T) {
 			command(t, "nft", "add table ip nat; add chain ip nat x; add rule ip nat x ct state new meta cpu 1 dnat to numgen random mod 2 map { 0: 10.0.0.1, 1: 10.0.0.2 }")

@@ -32,7 +32,7 @@ func (s Ruleset) add(t Table, c Chain) {
 // ReadTable reads the chains of a table that keep wants; keep nil wants all.
 func ReadTable(ctx context.Context, k Kernel, t Table, keep func(name string) bool) (map[string]Chain, error) {
 	rules := Ruleset{t: make(map[string]Chain)}
-	err := k.Save(ctx, t, func(c Chain) error {
+	err := k.Save(ctx, []Table{t}, func(_ Table, c Chain) error {
 		if keep == nil || keep(c.Name) {
 			rules.add(t, c)
 		}

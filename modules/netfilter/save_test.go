@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -162,20 +163,16 @@ func TestSaveErrors(t *testing.T) {
 	h := NewHost(testBackend("nft", dataplane.IPv4), 0)
 	restore(t, h, bigTransaction(200, 5))
 	stop := errors.New("enough")
-	if err := h.Save(t.Context(), NAT, func(Chain) error { return stop }); !errors.Is(err, stop) {
+	if err := h.Save(t.Context(), []Table{NAT}, func(Table, Chain) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the visitor's error came back as %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.Save(ctx, NAT, func(Chain) error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := h.Save(ctx, []Table{NAT}, func(Table, Chain) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a cancelled context: %v", err)
 	}
-	err := h.Save(t.Context(), "nonsense", func(Chain) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("a table that does not exist: %v", err)
-	}
 	h.backend.command = "iptables-of-nobody"
-	if err := h.Save(t.Context(), NAT, func(Chain) error { return nil }); err == nil {
+	if err := h.Save(t.Context(), []Table{NAT}, func(Table, Chain) error { return nil }); err == nil {
 		t.Error("a program that does not exist gave no error")
 	}
 }
@@ -191,6 +188,8 @@ func TestSaveIsCompleteOrFails(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
+			enterNamespace(t)
+			command(t, "nft", "add table ip nat")
 			programs(t, row.script, "iptables-nft")
 			_, err := ReadTable(t.Context(), NewHost(testBackend(NFT, dataplane.IPv4), 0), NAT, nil)
 			if err == nil || !strings.Contains(err.Error(), row.want) {
@@ -241,4 +240,31 @@ func BenchmarkReadSave(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*50000), "ns/rule")
+}
+
+// Several tables are read as each by itself, with as few programs as the back
+// end needs for it, and none for a table that nobody has made.
+func TestSaveSeveral(t *testing.T) {
+	for _, f := range dataplane.Families() {
+		onBackends(t, f, func(t *testing.T, h *Host) {
+			for _, table := range []Table{Mangle, NAT} {
+				restore(t, h, Transaction{Table: table, Chains: []Chain{chain("IN-"+strings.ToUpper(string(table)), Rule{Target: Accept()})}})
+			}
+			restore(t, h, Transaction{Table: Raw, Chains: []Chain{chain("OTHER")}})
+			got := make(map[string]int)
+			err := h.Save(t.Context(), []Table{Filter, Mangle, NAT}, func(table Table, c Chain) error {
+				if c.Policy == "" {
+					got[fmt.Sprintf("%s %s", table, c.Name)] = len(c.Rules)
+				}
+				return nil
+			})
+			if want := map[string]int{"mangle IN-MANGLE": 1, "nat IN-NAT": 1}; err != nil || !maps.Equal(got, want) {
+				t.Errorf("read %v (%v), want %v", got, err, want)
+			}
+			h.backend.command = "iptables-of-nobody"
+			if err := h.Save(t.Context(), []Table{Filter}, func(Table, Chain) error { return nil }); err != nil {
+				t.Errorf("a program is run for a table that is not there: %v", err)
+			}
+		})
+	}
 }

@@ -95,7 +95,7 @@ func rulesIn(t testing.TB, k netfilter.Kernel) int {
 	t.Helper()
 	n := 0
 	for _, table := range netfilter.Tables() {
-		err := k.Save(t.Context(), table, func(c netfilter.Chain) error {
+		err := k.Save(t.Context(), []netfilter.Table{table}, func(_ netfilter.Table, c netfilter.Chain) error {
 			n += len(c.Rules)
 			return nil
 		})

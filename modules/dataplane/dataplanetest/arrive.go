@@ -61,7 +61,20 @@ func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []miss {
 	wrong = append(wrong, more...)
 	for _, s := range silent {
 		if len(wrong) < enough {
-			wrong = append(wrong, b.ask([]Shot{s}, legal, patience)...)
+			wrong = append(wrong, b.insist(s, legal)...)
+		}
+	}
+	return wrong
+}
+
+// insist asks one flow until it is not silent. What many flows have set off goes
+// on when they are given up: a relay dials for seconds.
+func (b *bed) insist(s Shot, legal []*dataplane.Snapshot) (wrong []miss) {
+	const attempts = 5
+	for range attempts {
+		wrong = b.ask([]Shot{s}, legal, patience)
+		if len(wrong) == 0 || !wrong[0].silent {
+			break
 		}
 	}
 	return wrong

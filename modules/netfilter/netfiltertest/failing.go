@@ -15,11 +15,11 @@ type failing struct {
 	fail func() error
 }
 
-func (k failing) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
+func (k failing) Save(ctx context.Context, tables []netfilter.Table, visit func(netfilter.Table, netfilter.Chain) error) error {
 	if err := k.fail(); err != nil {
 		return err
 	}
-	return k.Kernel.Save(ctx, t, visit)
+	return k.Kernel.Save(ctx, tables, visit)
 }
 
 func (k failing) Restore(ctx context.Context, tx netfilter.Transaction) error {

@@ -70,19 +70,21 @@ func (k *Kernel) Writes() int {
 	return k.writes
 }
 
-// Save visits the chains of a table, sorted by name.
-func (k *Kernel) Save(ctx context.Context, t netfilter.Table, visit func(netfilter.Chain) error) error {
-	chains, err := k.snapshot(ctx, t)
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(chains)) {
-		c := chains[name]
-		c.Rules = slices.Clone(c.Rules)
-		if err := visit(c); err != nil {
+// Save visits the chains of each table, sorted by name.
+func (k *Kernel) Save(ctx context.Context, tables []netfilter.Table, visit func(netfilter.Table, netfilter.Chain) error) error {
+	for _, t := range tables {
+		chains, err := k.snapshot(ctx, t)
+		if err != nil {
 			return err
 		}
-		clear(c.Rules) // they are valid during the visit only
+		for _, name := range slices.Sorted(maps.Keys(chains)) {
+			c := chains[name]
+			c.Rules = slices.Clone(c.Rules)
+			if err := visit(t, c); err != nil {
+				return err
+			}
+			clear(c.Rules) // they are valid during the visit only
+		}
 	}
 	return nil
 }

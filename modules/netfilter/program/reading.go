@@ -60,14 +60,12 @@ func (r reader) read(ctx context.Context) (*reading, error) {
 	for _, h := range r.Layout.Hooks {
 		got.hooks[h.ID] = nil // a table of iptables-legacy that nobody has used has no chains
 	}
-	for _, t := range r.Layout.Tables {
-		err := r.Kernel.Save(ctx, t, func(c netfilter.Chain) error {
-			r.chain(got, ChainID{t, c.Name}, c)
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the %s table for %s: %w", t, r.Layout.Family, err)
-		}
+	err := r.Kernel.Save(ctx, r.Layout.Tables, func(t netfilter.Table, c netfilter.Chain) error {
+		r.chain(got, ChainID{t, c.Name}, c)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the rules for %s: %w", r.Layout.Family, err)
 	}
 	return got, r.readSets(ctx, got)
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -113,8 +114,9 @@ func SendAll(ctx context.Context, probes []Probe) []Result {
 	return results
 }
 
-// atOnce is the number of probes on their way at one time. Each has a thread.
-const atOnce = 128
+// atOnce is the number of probes on their way at one time. Each has a thread,
+// and must be answered in a short time by the same processors.
+var atOnce = min(48*runtime.NumCPU(), 128)
 
 // Each calls f for every number below n, many at once, and waits.
 func Each(n int, f func(i int)) {
