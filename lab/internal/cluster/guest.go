@@ -204,6 +204,8 @@ func (g Guest) joinConfig(ctx context.Context, token string) (string, error) {
 			"criSocket": "unix:///run/containerd/containerd.sock",
 			"kubeletExtraArgs": []map[string]string{
 				{"name": "node-ip", "value": strings.Join(addrs, ",")},
+				// cAdvisor reads hundreds of files each time.
+				{"name": "housekeeping-interval", "value": "5m"},
 				{"name": "provider-id", "value": "kind://docker/" + Name + "/" + GuestName},
 			},
 		},
