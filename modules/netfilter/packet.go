@@ -21,6 +21,9 @@ type Packet struct {
 	States StateSet
 	// OrigDst is the destination before DNAT, set by the walk.
 	OrigDst netip.AddrPort
+
+	// written is what the packet has changed on its way.
+	written *written
 }
 
 // PacketOf is the first packet of a flow.

@@ -113,6 +113,9 @@ func (t *traversal) target(to *Target, o Outcome, depth int) (stay, back []Outco
 	case TargetMark:
 		p.Mark = p.Mark&^to.Mask ^ to.Value
 		return []Outcome{o}, nil
+	case TargetAddSet, TargetDelSet:
+		t.write(to, p)
+		return []Outcome{o}, nil
 	case TargetMapMark:
 		if e, ok := t.lookup(to.Name, to.Parts, p); ok {
 			p.Mark = p.Mark&^e.MarkMask ^ e.Mark

@@ -89,3 +89,42 @@ func TestWalkTranslatesSources(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// What one rule does to a set, the rules after it see, of the same packet too.
+func TestWalkSeesWhatRulesWriteToSets(t *testing.T) {
+	src := netip.MustParsePrefix("10.0.0.7/32")
+	in := func(set, parts string) [2]SetMatch { return [2]SetMatch{{Name: set, Parts: parts}} }
+	rows := []struct {
+		name   string
+		before []SetEntry
+		write  Target
+		forget string
+		want   Verdict
+	}{
+		{"added", nil, AddSet("S", "src", 0), "", Dropped},
+		{"something else added", nil, AddSet("S", "dst", 0), "", Accepted},
+		{"added to another set", nil, AddSet("T", "src", 0), "", Accepted},
+		{"removed", []SetEntry{{Net: src}}, DelSet("S", "src"), "", Accepted},
+		{"something else removed", []SetEntry{{Net: src}}, DelSet("S", "dst"), "", Dropped},
+		{"forgotten, and added", nil, AddSet("S", "src", 0), "S", Dropped},
+		{"forgotten", []SetEntry{{Net: src}}, DelSet("S", "dst"), "S", Accepted},
+	}
+	for _, row := range rows {
+		w := &Walker{
+			Sets:   map[string]Set{"S": {Type: HashIP, Entries: row.before}, "T": {Type: HashIP}},
+			Forget: row.forget,
+			Rules: Ruleset{Filter: {"INPUT": {Name: "INPUT", Policy: "ACCEPT", Rules: []Rule{
+				{Target: row.write},
+				{Sets: in("S", "src"), Target: Drop()},
+			}}}},
+		}
+		p := Packet{
+			Source: netip.MustParseAddrPort("10.0.0.7:1000"), Destination: netip.MustParseAddrPort("192.0.2.1:80"),
+			Protocol: dataplane.TCP, In: "eth0",
+		}
+		got, err := w.Through(p, Hook{Filter, "INPUT"})
+		if err != nil || len(got) != 1 || got[0].Verdict != row.want {
+			t.Errorf("%s: %v (%v), want %v", row.name, got, err, row.want)
+		}
+	}
+}
