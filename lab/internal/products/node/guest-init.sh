@@ -39,8 +39,8 @@ for program in iptables ip6tables; do
 done
 # What guard.nft does for the others: the proxy's own rules are put first.
 for chain in FORWARD OUTPUT; do
-	iptables -A "$chain" -d 10.96.0.0/16 -j DROP
-	ip6tables -A "$chain" -d fd00:10:96::/112 -j DROP
+	iptables -A "$chain" ! -o lo -d 10.96.0.0/16 -j DROP
+	ip6tables -A "$chain" ! -o lo -d fd00:10:96::/112 -j DROP
 done
 
 # kind's own are for cgroups below another kernel's. Its hook shows containers
