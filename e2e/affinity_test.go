@@ -35,7 +35,7 @@ var _ = Describe("Session affinity", anyFamily, func() {
 		}
 	})
 
-	It("forgets a client that was away for longer than the timeout", anyMode, limit, func(ctx SpecContext) {
+	It("forgets a client that was away for longer than the timeout", endsBindings, limit, func(ctx SpecContext) {
 		w := newWorld(ctx)
 		w.servers(ctx, "web", 3)
 		const timeout = 2 * time.Second

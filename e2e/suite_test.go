@@ -24,6 +24,9 @@ var (
 	// keepsFlows are the modes whose connections outlive the agent. Those of a
 	// relay end with it.
 	keepsFlows = Label("iptables", "ipvs", "nftables")
+	// endsBindings are the modes in which a client that stayed away for the
+	// timeout is free. IPVS remembers closed connections for two minutes more.
+	endsBindings = Label("iptables", "userspace", "nftables")
 	// usesNAT are the modes that hang on rules in the nat table.
 	usesNAT = Label("iptables", "userspace")
 	// smoke is a choice that takes less than a minute.

@@ -61,6 +61,10 @@ const (
 	// AffinityByPool: frontends that lead to one pool share its bindings: a
 	// client keeps its endpoint from one to the other.
 	AffinityByPool Capability = "affinity-by-pool"
+	// AffinityExpiry: a client is free once it has begun no flow for the timeout.
+	// IPVS keeps a binding for as long as it remembers flows of it, which is two
+	// minutes more for a TCP connection that was closed.
+	AffinityExpiry Capability = "affinity-expiry"
 	// ForwardSCTP: flows of SCTP are forwarded. A mode that lacks it refuses them,
 	// and reports their ServicePorts in Report.Failed, with
 	// errors.ErrUnsupported.
@@ -71,7 +75,7 @@ const (
 
 // Capabilities returns all of them, in the order in which they are shown.
 func Capabilities() []Capability {
-	return []Capability{KeepSource, KeepFlows, AffinityByPort, AffinityByPool, SourcePorts, ForwardSCTP, StableKernelState}
+	return []Capability{KeepSource, KeepFlows, AffinityByPort, AffinityByPool, AffinityExpiry, SourcePorts, ForwardSCTP, StableKernelState}
 }
 
 // Has tells whether the mode has a capability.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
@@ -34,6 +35,37 @@ func capabilities(t *testing.T, cfg Config) {
 	}
 	if has := cfg.Mode.Has(dataplane.AffinityByPool); frontends == has {
 		t.Errorf("clients are bound for each frontend of a port separately: %t, and the mode declares %t", frontends, !has)
+	}
+}
+
+// shortBinding is a Service whose clients are soon forgotten.
+const shortBinding = `
+node detect=ClusterCIDR
+web TCP 80->8080 ips=10.96.0.10 endpoints=e1,e2,remote,node2 affinity=1s
+`
+
+// expiry is law 7 for the end of a binding: a client that comes back after the
+// timeout, and again, meets another endpoint before long.
+// Proves S6.3.
+func expiry(t *testing.T, cfg Config) {
+	t.Parallel()
+	b := syncedBed(t, cfg, shortBinding)
+	sp, _ := b.want.ServicePort(dataplane.ServicePortName{Namespace: "rig", Name: "web", Protocol: dataplane.TCP})
+	frontend := sp.Frontends[0]
+	first := b.serverOf("c", frontend)
+	visits := 15 // by chance all meet the same one of four: once in a billion runs
+	if !cfg.Mode.Has(dataplane.AffinityExpiry) {
+		visits = 4 // and once in 256, for a mode that should not declare to lack it
+	}
+	ended := false
+	for range visits {
+		<-time.After(sp.Affinity + 200*time.Millisecond)
+		if ended = b.serverOf("c", frontend) != first; ended {
+			break
+		}
+	}
+	if has := cfg.Mode.Has(dataplane.AffinityExpiry); ended != has {
+		t.Errorf("a binding ends with its timeout: %t, and the mode declares %t", ended, has)
 	}
 }
 
