@@ -78,7 +78,15 @@ func prepareGuest(j job) error {
 	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte(j.Modprobe), 0o644); err != nil {
 		return err
 	}
-	return errors.Join(load(j.Modprobe, "ipv6"), loopbackUp()) // no program expects to have to ask for IPv6
+	return errors.Join(load(j.Modprobe, preloaded...), loopbackUp())
+}
+
+// preloaded are the modules that are there from the start. No program expects to have
+// to ask for IPv6. A virtual server asks for its scheduler's by itself, and this
+// kernel sometimes sleeps for ever when several do at a time.
+var preloaded = []string{
+	"ipv6", "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_lc", "ip_vs_wlc", "ip_vs_lblc", "ip_vs_lblcr", "ip_vs_sh", "ip_vs_dh",
+	"ip_vs_sed", "ip_vs_nq", "ip_vs_fo", "ip_vs_ovf", "ip_vs_mh", "dummy",
 }
 
 // mountFolder makes a folder of the machine appear at the same path.
@@ -94,10 +102,10 @@ func mountFolder(folder string, flags uintptr) error {
 	return nil
 }
 
-func load(modprobe, module string) error {
-	cmd := exec.Command(modprobe, module) //nolint:noctx // the host has a time limit for everything
+func load(modprobe string, modules ...string) error {
+	cmd := exec.Command(modprobe, append([]string{"--all"}, modules...)...) //nolint:noctx // the host has a time limit for everything
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("modprobe %s: %w: %s", module, err, out)
+		return fmt.Errorf("%s: %w: %s", cmd, err, out)
 	}
 	return nil
 }
