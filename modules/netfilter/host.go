@@ -112,8 +112,8 @@ func (h *Host) Restore(ctx context.Context, tx Transaction) error {
 	return h.restore(ctx, tx)
 }
 
-// restore runs iptables-restore once. The error tells of the first transaction,
-// of which later ones depend.
+// restore runs iptables-restore once. Its error tells of the first transaction;
+// the others only undo it.
 func (h *Host) restore(ctx context.Context, tx Transaction, then ...Transaction) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

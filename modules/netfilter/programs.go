@@ -69,7 +69,7 @@ func versionOf(ctx context.Context, command string) (version, error) {
 		return version{}, err
 	}
 	v := version{name: Legacy, randomFully: ipt.HasRandomFully()}
-	if isNFT(ctx, command) {
+	if isNFT(ctx, command, program.path) {
 		v.name = NFT
 	}
 	if known {
@@ -105,15 +105,12 @@ func oldEnough(major, minor, patch int) error {
 
 // isNFT tells the kind of a program by the one that it is a link to, and if that
 // says nothing, by its version.
-func isNFT(ctx context.Context, command string) bool {
-	if path, err := exec.LookPath(command); err == nil {
-		target, _ := filepath.EvalSymlinks(path) // empty if it fails
-		switch filepath.Base(target) {
-		case "xtables-nft-multi":
-			return true
-		case "xtables-legacy-multi":
-			return false
-		}
+func isNFT(ctx context.Context, command, target string) bool {
+	switch filepath.Base(target) {
+	case "xtables-nft-multi":
+		return true
+	case "xtables-legacy-multi":
+		return false
 	}
 	out, err := exec.CommandContext(ctx, command, "--version").Output()
 	return err == nil && strings.Contains(string(out), "nf_tables")

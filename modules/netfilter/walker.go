@@ -3,6 +3,7 @@ package netfilter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -31,12 +32,12 @@ type Walker struct {
 // ReadWalker reads all tables and sets of a kernel.
 func ReadWalker(ctx context.Context, k Kernel) (*Walker, error) {
 	w := &Walker{Rules: make(Ruleset), Sets: make(map[string]Set)}
-	for _, t := range Tables() {
-		chains, err := ReadTable(ctx, k, t, nil)
-		if err != nil {
-			return nil, err
-		}
-		w.Rules[t] = chains
+	err := k.Save(ctx, Tables(), func(t Table, c Chain) error {
+		w.Rules.add(t, c)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the rules: %w", err)
 	}
 	sets, err := k.Sets(ctx, nil)
 	if err != nil {

@@ -10,25 +10,26 @@ func (w *Walker) inSet(m *SetMatch, p *Packet) truth {
 		return yes
 	}
 	t := w.Sets[m.Name].Type
-	if !t.isKnown() {
-		if w.forgets(m.Name) {
-			return is(m.Not)
-		}
+	if !t.isKnown() && !w.forgets(m.Name) {
 		return unknown
 	}
-	part := strings.Split(m.Parts, ",")
-	if len(part) >= t.dimensions() {
-		for e := p.written; e != nil; e = e.before {
-			if e.set == m.Name && t.holds(&e.entry, part, p) {
-				return is(e.removed == m.Not)
-			}
-		}
-	}
-	found := false
-	if !w.forgets(m.Name) {
+	found, wrote := p.wrote(m, t)
+	if !wrote && !w.forgets(m.Name) {
 		_, found = w.lookup(m.Name, m.Parts, p)
 	}
 	return is(found != m.Not)
+}
+
+// wrote tells whether the rules that a packet has met have put what a match looks
+// for into its set, or taken it out.
+func (p *Packet) wrote(m *SetMatch, t SetType) (found, wrote bool) {
+	part := strings.Split(m.Parts, ",")
+	for e := p.written; e != nil && len(part) >= t.dimensions(); e = e.before {
+		if e.set == m.Name && t.holds(&e.entry, part, p) {
+			return !e.removed, true
+		}
+	}
+	return false, false
 }
 
 // written is what the rules that a packet has met have done to a set, the last
