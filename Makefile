@@ -18,8 +18,10 @@ MODULES := $(shell sed -n 's,^\t*\(use \)\{0\,1\}\./,,p' go.work)
 # Packages whose tests program the kernel, in network namespaces of their own.
 KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables modules/userspace
 
-# Packages that need a kernel with IPVS.
+# Packages some of whose tests need a kernel with IPVS, and those tests of the mode
+# itself: its others have a kernel in memory.
 IPVS := modules/ipvs
+ON_IPVS := ^(TestLaws|TestScenarios|TestConnectionsOutliveTheMode)$$
 
 # Packages whose laws and scenarios are tried on a second kernel too, an older one
 # with the older iptables.
@@ -58,26 +60,34 @@ help: ## show this list
 
 ##@ Test
 
+# The second kernel has one processor; what it does is shown when the rest is done.
 .PHONY: test
-test: deps lint test-unit test-kernel ## lint, then every test of every module; needs root
+test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
+	@echo "testing on the second kernel meanwhile: build/test-second.log"
+	@$(MAKE) --no-print-directory test-second >build/test-second.log 2>&1 & second=$$!; \
+	trap 'kill $$second 2>/dev/null || true' EXIT; \
+	code=0; $(MAKE) --no-print-directory test-unit test-kernel || code=$$?; \
+	wait $$second || code=$$?; \
+	cat build/test-second.log; exit $$code
 
 .PHONY: test-unit
 test-unit: deps go
 	$(GO) test -race ./modules/dataplane $(call patterns,$(RACE))
 	$(GO) test $(call patterns,$(filter-out modules/dataplane e2e $(RACE) $(KERNEL) $(IPVS),$(MODULES)) e2e/cluster)
+	$(GO) test -skip '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 
 # One package at a time: they wait for packets with limits, and should not wait
 # for each other. What they need is compiled before, side by side.
 .PHONY: test-kernel
-test-kernel: deps $(SECOND_KERNEL) ## only the tests that send packets through a kernel; needs root
-	$(GO) vet $(call patterns,$(KERNEL) $(IPVS))
+test-kernel: deps go ## only the tests that send packets through this kernel; needs root
+	$(GO) vet $(call patterns,$(KERNEL))
 	$(GO) test -count=1 -p 1 $(call patterns,$(KERNEL))
-	@$(MAKE) --no-print-directory test-second
 
 .PHONY: test-second
 test-second: deps $(SECOND_KERNEL) ## only the tests on a kernel with IPVS, this one or another
 	$(GO) vet $(call patterns,$(IPVS) $(TWICE))
-	PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) $(call patterns,$(IPVS))
+	PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
+	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 \
 	  $(ON_SECOND) -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms
 
@@ -129,7 +139,7 @@ verify: go $(LINT) ## modsync, layers, conventions, proofs, format, workflows, e
 	$(LINT) config verify
 	$(LINT) fmt --diff $(MODULES)
 	$(GO) tool actionlint
-	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) vet ./... && GOWORK=off $(GO) mod tidy -diff); done
+	@printf '%s\n' $(MODULES) | GOWORK=off xargs -P2 -I{} sh -xc 'cd {} && $(GO) vet ./... && $(GO) mod tidy -diff'
 
 ##@ Lab
 

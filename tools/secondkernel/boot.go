@@ -191,7 +191,10 @@ func (m *machine) startAndWait() error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := m.cmd.Start()
+		back, err := ontoOneProcessor()
+		if err == nil {
+			err = errors.Join(m.cmd.Start(), back())
+		}
 		started <- err
 		if err == nil {
 			_ = m.cmd.Wait() // a kernel's exit code says nothing about the command

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // role makes the test's program another one: the runner, or a command that says
@@ -211,6 +213,12 @@ func otherKilled(t *testing.T) {
 	if len(kernels) != 1 {
 		t.Fatalf("the runner has the children %v", kernels)
 	}
+	if n := processors(t, kernels[0]); n != 1 {
+		t.Errorf("the kernel may use %d processors", n)
+	}
+	if n, all := processors(t, cmd.Process.Pid), processors(t, os.Getpid()); n != all {
+		t.Errorf("the runner may use %d processors of %d", n, all)
+	}
 	processes := append(children(t, kernels[0]), kernels[0])
 	if len(processes) < 3 { // init and sh have one each
 		t.Fatalf("the kernel has the processes %v", processes)
@@ -251,6 +259,30 @@ func children(t *testing.T, pid int) []int {
 		}
 	}
 	return all
+}
+
+// processors is how many a process may use, in all of its threads.
+func processors(t *testing.T, pid int) (n int) {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("threads of %d: %v, %v", pid, threads, err)
+	}
+	for i, thread := range threads {
+		id, err := strconv.Atoi(filepath.Base(thread))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var set unix.CPUSet
+		if err := unix.SchedGetaffinity(id, &set); err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && set.Count() != n {
+			t.Errorf("thread %d of %d may use %d processors, and others %d", id, pid, set.Count(), n)
+		}
+		n = set.Count()
+	}
+	return n
 }
 
 // alive tells whether a process is more than an entry in a table.
