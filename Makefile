@@ -31,6 +31,10 @@ TWICE := modules/iptables modules/userspace
 # and the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 
+# Switches between modes of whole agents that need a kernel with IPVS; the others
+# are tested on this kernel.
+SWITCHES := TestSwitches/ipvs
+
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
 
@@ -40,9 +44,7 @@ LINT := build/tools/golangci-lint
 
 # Runs tests on a kernel with IPVS.
 SECOND_KERNEL := build/tools/secondkernel
-# One package at a time: two such kernels on one machine take twice as long, and
-# packets come too late.
-ON_SECOND = $(GO) test -count=1 -p 1 -timeout 29m -exec '$(abspath $(SECOND_KERNEL)) -timeout 30m'
+ON_SECOND = $(GO) test -count=1 -timeout 29m -exec '$(abspath $(SECOND_KERNEL)) -timeout 30m'
 
 ##@ Build
 
@@ -60,10 +62,10 @@ help: ## show this list
 
 ##@ Test
 
-# The second kernel has one processor; what it does is shown when the rest is done.
+# The second kernel has one processor, so the rest is tested meanwhile.
 .PHONY: test
 test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
-	@echo "testing on the second kernel meanwhile: build/test-second.log"
+	@echo "meanwhile: make test-second, to build/test-second.log, to be shown in the end"
 	@$(MAKE) --no-print-directory test-second >build/test-second.log 2>&1 & second=$$!; \
 	trap 'kill $$second 2>/dev/null || true' EXIT; \
 	code=0; $(MAKE) --no-print-directory test-unit test-kernel || code=$$?; \
@@ -81,7 +83,7 @@ test-unit: deps go
 .PHONY: test-kernel
 test-kernel: deps go ## only the tests that send packets through this kernel; needs root
 	$(GO) vet $(call patterns,$(KERNEL))
-	$(GO) test -count=1 -p 1 $(call patterns,$(KERNEL))
+	$(GO) test -count=1 -p 1 -parallel 4 $(call patterns,$(KERNEL))
 
 .PHONY: test-second
 test-second: deps $(SECOND_KERNEL) ## only the tests on a kernel with IPVS, this one or another
@@ -90,6 +92,7 @@ test-second: deps $(SECOND_KERNEL) ## only the tests on a kernel with IPVS, this
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 \
 	  $(ON_SECOND) -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms
+	$(ON_SECOND) -run '$(SWITCHES)' ./services/agent/cmd/portway
 
 .PHONY: golden
 golden: go ## write the expected outputs of tests anew, to be read in the diff

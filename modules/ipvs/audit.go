@@ -146,7 +146,7 @@ func (d *differ) locals(r *reading) {
 	for a := range r.locals {
 		all[a]++
 	}
-	put, remove := planLocals(d.model, slices.SortedFunc(maps.Keys(all), netip.Addr.Compare), r.locals)
+	put, _, remove := planLocals(d.model, slices.SortedFunc(maps.Keys(all), netip.Addr.Compare), r.locals)
 	for _, op := range put {
 		have := ""
 		if h, there := r.locals[op.Local.Prefix.Addr()]; there {

@@ -18,6 +18,9 @@ type frame struct {
 	local       locality
 	// lenient does not drop addresses that no Service has.
 	lenient bool
+	// yields leaves ClusterIPs to the rules of another proxy, which translate
+	// behind ours, until all is there.
+	yields bool
 }
 
 func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
@@ -135,14 +138,19 @@ func (f frame) dropOutside() []netfilter.Rule {
 // aliases. What is IPVS' own ends here: a ClusterIP is a local address, which
 // rules of host ports take, whatever the port (CVE-2019-9946).
 func (f frame) services() []netfilter.Rule {
-	return []netfilter.Rule{
+	rules := []netfilter.Rule{
 		f.frontends(setClusterIP, netfilter.Jump(chainClusterIP)),
 		f.frontends(setBalancer, netfilter.Goto(chainExternal)),
 		f.frontends(setExternal, netfilter.Goto(chainExternal)),
-		f.frontends(setFrontend, netfilter.Accept()),
-		{Sets: f.in(setIPs, "dst"), Target: netfilter.Accept()},
-		{Sets: f.in(setNodeIP, "dst"), Target: netfilter.Goto(chainNodePort)},
 	}
+	if !f.yields {
+		rules = append(
+			rules,
+			f.frontends(setFrontend, netfilter.Accept()),
+			netfilter.Rule{Sets: f.in(setIPs, "dst"), Target: netfilter.Accept()},
+		)
+	}
+	return append(rules, netfilter.Rule{Sets: f.in(setNodeIP, "dst"), Target: netfilter.Goto(chainNodePort)})
 }
 
 func (f frame) markMasquerade() netfilter.Target { return netfilter.OrMark(f.mark) }
@@ -264,7 +272,7 @@ func (f frame) forward() []netfilter.Rule {
 }
 
 func (f frame) equal(o frame) bool {
-	return f.family == o.family && f.mark == o.mark && f.randomFully == o.randomFully && f.lenient == o.lenient &&
+	return f.family == o.family && f.mark == o.mark && f.randomFully == o.randomFully && f.lenient == o.lenient && f.yields == o.yields &&
 		f.dropInvalid == o.dropInvalid && slices.Equal(f.unallocated, o.unallocated) && f.local.Equal(o.local.Locality)
 }
 

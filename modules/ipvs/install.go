@@ -126,7 +126,7 @@ func (s *pass) grow(ctx context.Context, changes []change) error {
 		if err := s.changeSets(ctx, before); err != nil {
 			return err
 		}
-		put, _ := planLocals(s.model, s.model.dirty.aliases(), s.locals)
+		put, _, _ := planLocals(s.model, s.model.dirty.aliases(), s.locals)
 		if err := s.changeLocals(ctx, put); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (s *pass) grow(ctx context.Context, changes []change) error {
 
 // turn sends flows to virtual servers, or elsewhere.
 func (s *pass) turn(ctx context.Context) error {
-	put, remove := planLocals(s.model, s.model.dirty.clusterIPs(), s.locals)
+	put, unbind, remove := planLocals(s.model, s.model.dirty.clusterIPs(), s.locals)
 	if err := s.changeLocals(ctx, remove); err != nil {
 		return err
 	}
@@ -154,7 +154,10 @@ func (s *pass) turn(ctx context.Context) error {
 	if err := s.changeSets(ctx, between); err != nil {
 		return err
 	}
-	return s.changeLocals(ctx, put)
+	if err := s.changeLocals(ctx, put); err != nil {
+		return err
+	}
+	return s.changeLocals(ctx, unbind)
 }
 
 // shrink takes out virtual servers and aliases to which nothing is sent any
@@ -169,7 +172,7 @@ func (s *pass) shrink(ctx context.Context) error {
 		s.refused = true
 		s.warn("%v", &refused[i])
 	}
-	_, remove := planLocals(s.model, s.model.dirty.aliases(), s.locals)
+	_, _, remove := planLocals(s.model, s.model.dirty.aliases(), s.locals)
 	return s.changeLocals(ctx, remove)
 }
 
@@ -289,7 +292,9 @@ func (s *pass) changeLocals(ctx context.Context, ops []kernel.LocalOp) error {
 		}
 		a := op.Local.Prefix.Addr()
 		if op.Delete {
-			delete(s.locals, a)
+			if s.locals[a] == op.Local { // and not a route instead of what was bound
+				delete(s.locals, a)
+			}
 		} else {
 			s.locals[a] = op.Local
 		}

@@ -150,7 +150,7 @@ func (m *model) count(e netfilter.SetChange, by int) {
 // that the node holds from now on, or no longer.
 func (m *model) setNode(n *dataplane.Node) []dataplane.Failure {
 	fr := newFrame(n, m.family, m.frame.randomFully)
-	fr.lenient = m.frame.lenient
+	fr.lenient, fr.yields = m.frame.lenient, m.frame.yields
 	if !fr.equal(m.frame) {
 		m.frame, m.dirty.rules = fr, true
 	}
@@ -211,8 +211,14 @@ func (m *model) retranslate(ports []*dataplane.ServicePort, change func()) []dat
 	return failed
 }
 
-// setLenient makes the rules refuse only what Services themselves refuse.
-func (m *model) setLenient(lenient bool) { m.frame.lenient, m.dirty.rules = lenient, true }
+// begin makes the rules those of a start: they refuse only what Services themselves
+// refuse, and yield where another proxy translates.
+func (m *model) begin(yields bool) {
+	m.frame.lenient, m.frame.yields, m.dirty.rules = true, yields, true
+}
+
+// complete makes them whole.
+func (m *model) complete() { m.frame.lenient, m.frame.yields, m.dirty.rules = false, false, true }
 
 // forgetScheduler translates the ServicePorts again that wish for a scheduler
 // which the kernel does not have.

@@ -25,6 +25,7 @@ const (
 	chainInput        = "KUBE-IPVS-INPUT"           // filter: who is let in
 	chainForward      = "KUBE-IPVS-FORWARD"         // filter: who is let through
 	chainReject       = "KUBE-IPVS-REJECT"          // filter
+	chainOthers       = "KUBE-SERVICES"             // nat: our iptables mode's, or kube-proxy's
 	chainProxyNodes   = "KUBE-NODE-PORT"            // kube-proxy's; we only remove it
 	chainProxyBalance = "KUBE-LOAD-BALANCER"        // likewise
 	chainProxySources = "KUBE-SOURCE-RANGES-FIREWALL"

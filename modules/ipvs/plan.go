@@ -118,20 +118,24 @@ func planServers(m *model, keys []kernel.Key, state map[kernel.Key]*have) server
 	return p
 }
 
-// planLocals compares addresses: those that must be local, and those that must
-// not be any more.
-func planLocals(m *model, addrs []netip.Addr, state map[netip.Addr]kernel.Local) (put, remove []kernel.LocalOp) {
+// planLocals compares addresses: those that must be local, of those the ones that
+// then need not be bound, as kube-proxy had them, and those that must not be local
+// any more.
+func planLocals(m *model, addrs []netip.Addr, state map[netip.Addr]kernel.Local) (put, unbind, remove []kernel.LocalOp) {
 	for _, a := range addrs {
 		want := localRoute(a)
 		h, there := state[a]
 		switch wanted := m.locals[a] > 0; {
 		case wanted && (!there || h != want):
 			put = append(put, kernel.LocalOp{Local: want})
+			if h.Bound {
+				unbind = append(unbind, kernel.LocalOp{Local: h, Delete: true})
+			}
 		case !wanted && there:
 			remove = append(remove, kernel.LocalOp{Local: h, Delete: true})
 		}
 	}
-	return put, remove
+	return put, unbind, remove
 }
 
 // localRoute makes an address local by a route. See DESIGN.md for why no

@@ -22,6 +22,8 @@ type reading struct {
 	noDevice bool
 	locals   map[netip.Addr]kernel.Local
 	servers  map[kernel.Key]*have
+	// translated: rules of another mode send the flows of ClusterIPs somewhere.
+	translated bool
 	// leftovers: kube-proxy's chains or sets of the same mode are there.
 	leftovers bool
 	// claimed are the frontends that sets know, and clusterIPs those of them
@@ -66,6 +68,8 @@ func (r *reading) chain(id chainID, c netfilter.Chain) {
 	switch {
 	case c.Policy != "":
 		r.hooks[id] = slices.Clone(c.Rules)
+	case id == chainID{netfilter.NAT, chainOthers}:
+		r.translated = true
 	case isLeftover(id.name):
 		r.leftovers = true
 	case ownsChain(id.name):
@@ -133,7 +137,8 @@ func (r *reading) hold(list []kernel.VirtualServer) {
 	}
 }
 
-// readLocals reads the addresses that the device makes local.
+// readLocals reads the addresses that the device makes local. One that is both
+// bound and routed counts as bound, to be no longer so.
 func (r *reading) readLocals(ctx context.Context, p *Plane) error {
 	r.locals = make(map[netip.Addr]kernel.Local)
 	locals, err := p.device.List(ctx, p.family)
@@ -144,7 +149,7 @@ func (r *reading) readLocals(ctx context.Context, p *Plane) error {
 		return fmt.Errorf("read the addresses of %s: %w", kernel.DeviceName, err)
 	}
 	for _, l := range locals {
-		if l.Prefix.IsSingleIP() {
+		if _, bound := r.locals[l.Prefix.Addr()]; l.Prefix.IsSingleIP() && !bound {
 			r.locals[l.Prefix.Addr()] = l
 		}
 	}

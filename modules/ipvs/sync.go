@@ -215,7 +215,7 @@ func (s *pass) start(ctx context.Context, changes []change, cold bool) error {
 	if !cold {
 		return s.install(ctx, changes)
 	}
-	s.model.setLenient(true)
+	s.model.begin(s.reading.translated)
 	n := slices.IndexFunc(changes, func(c change) bool { return c.new == nil || c.new.Priority == dataplane.PriorityNormal })
 	if n > 0 {
 		if err := s.install(ctx, changes[:n]); err != nil {
@@ -226,7 +226,7 @@ func (s *pass) start(ctx context.Context, changes []change, cold bool) error {
 	if err := s.install(ctx, changes); err != nil {
 		return err
 	}
-	s.model.setLenient(false)
+	s.model.complete()
 	return s.install(ctx, nil)
 }
 

@@ -63,7 +63,7 @@ func (t *takedown) look(ctx context.Context) error {
 	if err := t.found.readLocals(ctx, t.Plane); err != nil {
 		return err
 	}
-	if t.found.noDevice && !slices.ContainsFunc(t.found.claimed, dataplane.FrontendKey.IsNodePort) {
+	if t.found.noDevice && len(t.found.locals) == 0 && !slices.ContainsFunc(t.found.claimed, dataplane.FrontendKey.IsNodePort) {
 		return nil
 	}
 	if ok, err := t.openServers(ctx); !ok {

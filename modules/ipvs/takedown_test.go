@@ -168,11 +168,7 @@ func (m *memory) proxy(t *testing.T) (clusterIP, nodePort kernel.Key, others []k
 	others = []kernel.Key{
 		tcp(node, 443), tcp(netip.MustParseAddr("192.0.2.9"), 20001), {Protocol: dataplane.UDP, Addr: node, Port: 20001},
 	}
-	if _, err := m.device.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	bound := kernel.Local{Prefix: netip.PrefixFrom(vip, 32), Bound: true}
-	if _, err := m.device.Apply(t.Context(), []kernel.LocalOp{{Local: bound}}); err != nil {
+	if err := m.device.BindDown(t.Context(), vip); err != nil {
 		t.Fatal(err)
 	}
 	endpoint := netip.MustParseAddrPort("10.128.1.0:8080")

@@ -104,6 +104,9 @@ func (s source) frontend(out *program.Fragment, f *dataplane.Frontend) {
 		}
 		e.Protocol, e.Port = w.key.Protocol, f.Port
 		w.enter(setFrontend, e)
+		if f.Kind != dataplane.ClusterIP || w.rejects() {
+			w.enter(setReject, e)
+		}
 	}
 	w.redirect()
 	w.refuse()

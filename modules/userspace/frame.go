@@ -45,8 +45,13 @@ func (f *frame) portals(root, nodePort string) {
 	f.Head[filter(root)] = []netfilter.Rule{{
 		Conntrack: netfilter.ConntrackMatch{States: netfilter.StateDNAT}, Target: netfilter.Return(),
 	}}
+	// A ClusterIP that nat should have redirected is rejected where it is nobody's,
+	// and not where it is of this node: IPVS takes it there, before this mode or
+	// after it.
 	f.Tail[filter(root)] = []netfilter.Rule{
-		{Sets: setFrontend.matches(f.family, "dst,dst"), Target: netfilter.Jump(chainReject)}, toNodePorts,
+		{Sets: setReject.matches(f.family, "dst,dst"), Target: netfilter.Jump(chainReject)},
+		{DestType: netfilter.NotLocal, Sets: setFrontend.matches(f.family, "dst,dst"), Target: netfilter.Jump(chainReject)},
+		toNodePorts,
 	}
 	f.Late[filter(root)] = f.services()
 	for _, p := range protocols() {

@@ -1,6 +1,8 @@
 package userspace
 
 import (
+	"slices"
+
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
 	"github.com/portway/portway/modules/netfilter/program"
@@ -47,6 +49,11 @@ func (w *frontendWriter) target(r dataplane.Route) netfilter.Target {
 		return netfilter.Jump(poolKey{w.sp.Name, r.Pool.Scope}.chain())
 	}
 	return netfilter.Accept()
+}
+
+// rejects tells whether nat leaves flows of some origin as they are.
+func (w *frontendWriter) rejects() bool {
+	return slices.ContainsFunc(w.f.Routes[:], func(r dataplane.Route) bool { return w.target(r) == netfilter.Accept() })
 }
 
 // redirect adds the rules of nat.

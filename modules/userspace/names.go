@@ -75,6 +75,7 @@ type set string
 // The sets.
 const (
 	setFrontend  set = "FRONTEND"   // addresses and ports that are a Service's
+	setReject    set = "REJECT"     // all of them but ClusterIPs that nat redirects
 	setClusterIP set = "CLUSTER-IP" // ClusterIPs
 	setIgnored   set = "IGNORED-IP" // ClusterIPs of other proxies
 	setNodeIP    set = "NODE-IP"    // where NodePorts answer
@@ -94,7 +95,7 @@ func protocols() []dataplane.Protocol {
 func relayed() []dataplane.Protocol { return []dataplane.Protocol{dataplane.TCP, dataplane.UDP} }
 
 func allSets() []set {
-	all := []set{setFrontend, setClusterIP, setIgnored, setNodeIP, setHealth}
+	all := []set{setFrontend, setReject, setClusterIP, setIgnored, setNodeIP, setHealth}
 	for _, p := range relayed() {
 		all = append(all, setListener.of(p))
 	}
@@ -113,7 +114,7 @@ func (s set) empty(f dataplane.Family) netfilter.Set {
 	switch s {
 	case setClusterIP, setIgnored, setNodeIP:
 		made = netfilter.Set{Name: s.name(f), Type: netfilter.HashIP, Family: f, MaxEntries: maxEntries}
-	case setFrontend:
+	case setFrontend, setReject:
 		made = netfilter.Set{Name: s.name(f), Type: netfilter.HashIPPort, Family: f, MaxEntries: maxEntries}
 	}
 	return made

@@ -191,9 +191,10 @@ func (m *machine) startAndWait() error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		back, err := ontoOneProcessor()
+		on, err := claimProcessor()
 		if err == nil {
-			err = errors.Join(m.cmd.Start(), back())
+			defer on.release()
+			err = on.start(m.cmd)
 		}
 		started <- err
 		if err == nil {

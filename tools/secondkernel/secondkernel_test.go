@@ -285,6 +285,32 @@ func processors(t *testing.T, pid int) (n int) {
 	return n
 }
 
+// As long as there are processors, no two kernels have the same one.
+func TestProcessorsAreClaimed(t *testing.T) {
+	var taken unix.CPUSet
+	for range runtime.NumCPU() {
+		p, err := claimProcessor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.release)
+		if p.claim == nil {
+			return // kernels of others are running
+		}
+		for cpu := range 1024 {
+			if p.one.IsSet(cpu) && taken.IsSet(cpu) {
+				t.Errorf("processor %d is claimed twice", cpu)
+			}
+			if p.one.IsSet(cpu) {
+				taken.Set(cpu)
+			}
+		}
+	}
+	if p, err := claimProcessor(); err != nil || p.claim != nil || p.one.Count() != 1 {
+		t.Errorf("beyond the last processor: %+v, %v", p, err)
+	}
+}
+
 // alive tells whether a process is more than an entry in a table.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

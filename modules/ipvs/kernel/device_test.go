@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -25,8 +26,28 @@ func (s sample) secondAddr() netip.Addr { return s.nodeAddr().Next() }
 
 // board is what a behaviour of devices is tried on.
 type board struct {
-	kernel.Device
+	device
 	sample
+}
+
+// device can also be found as kube-proxy leaves it.
+type device interface {
+	kernel.Device
+	BindDown(ctx context.Context, addrs ...netip.Addr) error
+}
+
+// dummy is the kernel's.
+type dummy struct{ kernel.Dummy }
+
+func (dummy) BindDown(_ context.Context, addrs ...netip.Addr) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = kernel.DeviceName
+	link := &netlink.Dummy{LinkAttrs: attrs}
+	err := netlink.LinkAdd(link)
+	for _, a := range addrs {
+		err = errors.Join(err, netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}))
+	}
+	return err
 }
 
 func (s sample) bound() kernel.Local {
@@ -96,6 +117,28 @@ var onDevices = []struct {
 		if err := b.Remove(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}},
+	{"found down", func(t *testing.T, b board) {
+		other := b.vip.Next()
+		if err := b.BindDown(t.Context(), b.vip, other); err != nil {
+			t.Fatal(err)
+		}
+		second := kernel.Local{Prefix: netip.PrefixFrom(other, other.BitLen()), Bound: true}
+		if got, err := b.List(t.Context(), b.family); !slices.Equal(got, []kernel.Local{b.bound(), second}) || !errors.Is(err, kernel.ErrNoDevice) {
+			t.Errorf("List: got %v, %v", got, err)
+		}
+		if got, err := b.Apply(t.Context(), []kernel.LocalOp{{Local: b.route(netip.Addr{})}}); !errors.Is(err, kernel.ErrNoDevice) {
+			t.Errorf("Apply: got %v, %v", got, err)
+		}
+		b.remove(t, second)
+		if err := b.Remove(t.Context()); !errors.Is(err, kernel.ErrInUse) {
+			t.Errorf("Remove: got %v", err)
+		}
+		b.ensure(t, true)
+		b.want(t, b.bound())
+		b.add(t, nil, b.route(netip.Addr{}))
+		b.remove(t, b.bound())
+		b.want(t, b.route(netip.Addr{}))
 	}},
 	{"ensure twice", func(t *testing.T, b board) {
 		b.ensure(t, true)
@@ -204,7 +247,7 @@ var onDevices = []struct {
 	}},
 }
 
-func tryDevices(t *testing.T, open func(t *testing.T, s sample) kernel.Device) {
+func tryDevices(t *testing.T, open func(t *testing.T, s sample) device) {
 	for _, s := range samples {
 		for _, c := range onDevices {
 			t.Run(s.family.String()+"/"+c.name, func(t *testing.T) {
@@ -215,14 +258,14 @@ func tryDevices(t *testing.T, open func(t *testing.T, s sample) kernel.Device) {
 }
 
 func TestDeviceInMemory(t *testing.T) {
-	tryDevices(t, func(_ *testing.T, s sample) kernel.Device {
+	tryDevices(t, func(_ *testing.T, s sample) device {
 		return kerneltest.NewDevice(s.nodeAddr(), s.secondAddr())
 	})
 }
 
 // openDummy is the device of a new namespace, in which another device has the
 // addresses of the node.
-func openDummy(t testing.TB, s sample) kernel.Device {
+func openDummy(t testing.TB, s sample) device {
 	t.Helper()
 	enterNamespace(t)
 	attrs := netlink.NewLinkAttrs()
@@ -240,9 +283,9 @@ func openDummy(t testing.TB, s sample) kernel.Device {
 			t.Fatal(err)
 		}
 	}
-	return kernel.Dummy{}
+	return dummy{}
 }
 
 func TestDeviceOfTheKernel(t *testing.T) {
-	tryDevices(t, func(t *testing.T, s sample) kernel.Device { return openDummy(t, s) })
+	tryDevices(t, func(t *testing.T, s sample) device { return openDummy(t, s) })
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,11 +200,12 @@ func (Dummy) List(ctx context.Context, f dataplane.Family) ([]Local, error) {
 		return nil, err
 	}
 	defer h.Close()
-	link, err := h.find()
-	if err != nil {
-		return nil, err
+	link, missing := h.find()
+	if link == nil {
+		return nil, missing
 	}
-	return h.list(ctx, link, f)
+	list, err := h.list(ctx, link, f)
+	return list, cmp.Or(err, missing)
 }
 
 func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family) ([]Local, error) {

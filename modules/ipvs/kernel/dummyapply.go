@@ -27,12 +27,17 @@ func (Dummy) Apply(ctx context.Context, ops []LocalOp) ([]LocalRefusal, error) {
 		return nil, err
 	}
 	link, err := h.find()
-	if err != nil {
+	if link == nil || err != nil && !isRemoval(ops) {
 		return nil, errors.Join(err, s.close())
 	}
 	a := applying{routes: h, socket: s, index: link.Attrs().Index}
 	err = a.apply(ctx, ops)
 	return a.refused, errors.Join(err, s.close())
+}
+
+// isRemoval tells whether nothing is added: a device may be down for that.
+func isRemoval(ops []LocalOp) bool {
+	return !slices.ContainsFunc(ops, func(op LocalOp) bool { return !op.Delete })
 }
 
 // applying is the state of one Apply.

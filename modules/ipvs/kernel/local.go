@@ -105,10 +105,12 @@ type Device interface {
 	Ensure(ctx context.Context) (changed bool, err error)
 	// List returns what the device makes local in a family, sorted, without
 	// link-local and loopback addresses, and routes that others made, such as
-	// the kernel for an address.
+	// the kernel for an address. ErrNoDevice comes with what there is on one that
+	// is down, as kube-proxy's is.
 	List(ctx context.Context, f dataplane.Family) ([]Local, error)
 	// Apply makes the changes in their order. Refused ones stop none of the
-	// others; after an error read again.
+	// others; after an error read again. A device that is down takes deletions
+	// only.
 	Apply(ctx context.Context, ops []LocalOp) ([]LocalRefusal, error)
 	// Remove deletes the device. ErrInUse if it makes something local in
 	// either family; that it is gone already is as good.

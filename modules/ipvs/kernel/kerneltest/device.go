@@ -17,6 +17,7 @@ import (
 type Device struct {
 	mu       sync.Mutex
 	exists   bool
+	down     bool
 	held     map[netip.Prefix]bool // by other devices
 	locals   map[object]kernel.Local
 	faults   faults
@@ -41,6 +42,19 @@ func NewDevice(others ...netip.Addr) *Device {
 	return d
 }
 
+// BindDown makes the device as kube-proxy does, which never sets it up, with
+// addresses on it.
+func (d *Device) BindDown(_ context.Context, addrs ...netip.Addr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.exists, d.down = true, true
+	for _, a := range addrs {
+		p := netip.PrefixFrom(a, a.BitLen())
+		d.locals[object{p, true}] = kernel.Local{Prefix: p, Bound: true}
+	}
+	return nil
+}
+
 // Messages counts the changes that were asked for.
 func (d *Device) Messages() int {
 	d.mu.Lock()
@@ -63,8 +77,8 @@ func (d *Device) Ensure(ctx context.Context) (bool, error) {
 	if err := cmp.Or(context.Cause(ctx), fault.err); err != nil && !fault.applied {
 		return false, fmt.Errorf("device %s: %w", kernel.DeviceName, err)
 	}
-	changed := !d.exists
-	d.exists = true
+	changed := !d.exists || d.down
+	d.exists, d.down = true, false
 	return changed, fault.err
 }
 
@@ -79,9 +93,13 @@ func (d *Device) List(ctx context.Context, f dataplane.Family) ([]kernel.Local, 
 		return nil, kernel.ErrNoDevice
 	}
 	list := slices.SortedFunc(maps.Values(d.locals), kernel.Local.Compare)
-	return slices.DeleteFunc(list, func(l kernel.Local) bool {
+	list = slices.DeleteFunc(list, func(l kernel.Local) bool {
 		return dataplane.FamilyOf(l.Prefix.Addr()) != f
-	}), nil
+	})
+	if d.down {
+		return list, kernel.ErrNoDevice
+	}
+	return list, nil
 }
 
 // Apply makes the changes.
@@ -95,7 +113,8 @@ func (d *Device) Apply(ctx context.Context, ops []kernel.LocalOp) ([]kernel.Loca
 	if err := cmp.Or(context.Cause(ctx), fault.err); err != nil && !fault.applied {
 		return nil, fmt.Errorf("device %s: %w", kernel.DeviceName, err)
 	}
-	if !d.exists {
+	adds := slices.ContainsFunc(ops, func(op kernel.LocalOp) bool { return !op.Delete })
+	if !d.exists || d.down && adds {
 		return nil, kernel.ErrNoDevice
 	}
 	if fault.partly {
@@ -141,6 +160,6 @@ func (d *Device) Remove(ctx context.Context) error {
 	if len(d.locals) > 0 {
 		return kernel.ErrInUse
 	}
-	d.exists = false
+	d.exists, d.down = false, false
 	return fault.err
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/dataplane/dataplanetest/rig"
@@ -14,9 +16,8 @@ import (
 const kubeProxyTable = "kube-proxy"
 
 // kubeProxies are what kube-proxy 1.37 leaves in the kernel in each of its
-// modes, for the Service of newSwitchSite. Its ipvs mode is among them where the
-// kernel has IPVS.
-func kubeProxies(modes []dataplane.Mode) []predecessor {
+// modes that this kernel has, for the Service of newSwitchSite.
+func kubeProxies(t *testing.T, modes []dataplane.Mode) []predecessor {
 	leaves := func(mode string, write func(*site, realm)) predecessor {
 		return predecessor{name: "kube-proxy's " + mode, keepsFlows: true, start: func(s *site) func() {
 			for _, f := range dataplane.Families() {
@@ -25,7 +26,10 @@ func kubeProxies(modes []dataplane.Mode) []predecessor {
 			return func() {} // it has ended already
 		}}
 	}
-	all := []predecessor{leaves("iptables", leaveIPTables), leaves("nftables", leaveNFTables)}
+	all := []predecessor{leaves("iptables", leaveIPTables)}
+	if exec.CommandContext(t.Context(), "nft", "--check", "add", "table", "ip", kubeProxyTable).Run() == nil {
+		all = append(all, leaves("nftables", leaveNFTables))
+	}
 	if slices.ContainsFunc(modes, func(m dataplane.Mode) bool { return m.Name == "ipvs" }) {
 		sees := leaves("ipvs", leaveIPVS)
 		sees.sees = true

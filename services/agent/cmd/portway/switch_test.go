@@ -61,7 +61,7 @@ func runs(m dataplane.Mode) predecessor {
 // Proves S7.2, S7.9, S9.7, calico#11753, kubernetes#102314.
 func TestSwitches(t *testing.T) {
 	modes := usableModes(t)
-	before := kubeProxies(modes)
+	before := kubeProxies(t, modes)
 	for _, m := range modes {
 		before = append(before, runs(m))
 	}
