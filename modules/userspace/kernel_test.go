@@ -219,3 +219,35 @@ func TestHostileNames(t *testing.T) {
 		s.answers(s.Client, s.vip(3), "e1")
 	})
 }
+
+// Another mode that works at addresses of the node, as IPVS does, may be there before
+// nat redirects or when it no longer does: filter lets pass what that one serves, and
+// refuses what is nobody's.
+// Proves S7.9.
+func TestServedClusterIPsPassWithoutRedirect(t *testing.T) {
+	onSites(t, func(s *site) {
+		s.sync(s.snapshot(dataplane.Empty(),
+			s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0])), s.service("empty", dataplane.TCP, s.vip(2))), false)
+		s.Node.Serve(s.TB, rig.TCP, 80)
+		tool := "iptables-"
+		if s.family == dataplane.IPv6 {
+			tool = "ip6tables-"
+		}
+		if _, err := s.Node.Run(s.Context(), tool+s.backend, "-t", "nat", "-F", "PREROUTING"); err != nil {
+			s.Fatal(err)
+		}
+		for n := range byte(2) {
+			vip := s.vip(n + 1)
+			if got := s.ask(s.Client, netip.AddrPortFrom(vip, 80)); got.Outcome != rig.Refused {
+				s.Errorf("at nobody's %s a client is %s", vip, got)
+			}
+			if err := s.Node.AddAddr("lo", netip.PrefixFrom(vip, vip.BitLen())); err != nil {
+				s.Fatal(err)
+			}
+		}
+		s.answers(s.Client, s.vip(1), s.Node.Name)
+		if got := s.ask(s.Client, netip.AddrPortFrom(s.vip(2), 80)); got.Outcome != rig.Refused {
+			s.Errorf("at the node's %s, whose Service has no endpoint, a client is %s", s.vip(2), got)
+		}
+	})
+}

@@ -19,10 +19,11 @@ const leftoversRetry = 30 * time.Second
 // a leftover.
 //
 // Until the first good Sync of a family it is what makes Services work, so
-// nothing of it is touched before. From then on both sets of rules stand, of
-// which each sends a new flow to a right endpoint, whichever comes first; so
-// its removal leaves no moment without a way. What established connections still
-// pass through stays until they have ended, or their time is over.
+// nothing of it is touched before. From then on both sets of rules stand. The new
+// ones come first, and what stands behind them sends a new flow to a right endpoint,
+// too, or lets pass what is served: so its removal leaves no moment without a way.
+// What established connections still pass through stays until they have ended, or
+// their time is over.
 type leftovers struct {
 	all   []leftover
 	log   *slog.Logger

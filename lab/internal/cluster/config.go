@@ -63,6 +63,15 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// CanBecome tells whether a cluster of these options is one of others once its
+// agents are deployed again: only Portway's mode differs.
+func (o Options) CanBecome(other Options) bool {
+	if o.Proxy == Portway {
+		o.Mode = other.Mode
+	}
+	return o == other
+}
+
 // Machine is what the machine decides about a cluster.
 type Machine struct {
 	Image    string // the node image; empty: kind's own

@@ -38,6 +38,25 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+func TestCanBecome(t *testing.T) {
+	is := Options{Portway, "iptables", "ipv4", 2}
+	for _, c := range []struct {
+		is, other Options
+		want      bool
+	}{
+		{is, is, true},
+		{is, Options{Portway, "userspace", "ipv4", 2}, true},
+		{is, Options{Portway, "iptables", "dual", 2}, false},
+		{is, Options{Portway, "iptables", "ipv4", 6}, false},
+		{is, Options{KubeProxy, "iptables", "ipv4", 2}, false},
+		{Options{KubeProxy, "iptables", "ipv4", 2}, Options{KubeProxy, "nftables", "ipv4", 2}, false},
+	} {
+		if got := c.is.CanBecome(c.other); got != c.want {
+			t.Errorf("%s to %s: %t", c.is, c.other, got)
+		}
+	}
+}
+
 func TestConfig(t *testing.T) {
 	o := Options{Proxy: Portway, Mode: "iptables", Family: "dual", Workers: 2}
 	plain := Config(o, Machine{})

@@ -225,7 +225,7 @@ func TestResumeAfterARestartTakesTheNewOptions(t *testing.T) {
 	before := State{Options: cluster.Options{Family: "dual"}, Offline: true, OwnDaemon: true, Bridge: networkBridge}
 	u := &up{Lab: &Lab{runs: t.TempDir()}} // no daemon runs
 	want := cluster.Options{Family: "ipv6"}
-	if err := u.resume(t.Context(), before, want); err != nil {
+	if err := u.resume(before, want, false); err != nil {
 		t.Fatal(err)
 	}
 	if u.state.Options != want || u.reuse || !u.state.OwnDaemon {

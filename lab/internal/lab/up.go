@@ -99,7 +99,7 @@ func (u *up) plan(ctx context.Context, o cluster.Options) error {
 	before, err := u.load()
 	switch {
 	case err == nil:
-		err = u.resume(ctx, before, o)
+		err = u.resume(before, o, guest)
 	case errors.Is(err, errDown):
 		err = u.start(ctx, o)
 	}
@@ -153,8 +153,9 @@ func (u *up) planOnDocker(ctx context.Context) error {
 	return nil
 }
 
-// resume goes on with the lab of an earlier run, which must be the same one.
-func (u *up) resume(ctx context.Context, before State, o cluster.Options) error {
+// resume goes on with the lab of an earlier run, which must be the same one but for
+// the mode of its agents.
+func (u *up) resume(before State, o cluster.Options, guest bool) error {
 	u.state = before
 	u.state.Options = o
 	if before.OwnDaemon && !u.daemon("").Running() {
@@ -168,7 +169,7 @@ func (u *up) resume(ctx context.Context, before State, o cluster.Options) error 
 	if err != nil {
 		return err
 	}
-	if exists && before.Options != o {
+	if exists && (before.Guest != guest || !before.Options.CanBecome(o)) {
 		return fmt.Errorf("the lab is up with %s: make lab-down first", before.Options)
 	}
 	u.reuse = exists
