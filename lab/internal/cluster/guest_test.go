@@ -62,7 +62,7 @@ func (f *fakeGuest) Run(_ context.Context, c command.Cmd) (string, error) {
 func (f *fakeGuest) guest(family string) Guest {
 	return Guest{
 		Docker: docker.Client{Run: f}, Kube: Kubectl{Run: f, Program: "kubectl"}, Image: "node:1", Family: family,
-		Kernel: Kernel{Program: "/usr/bin/linux.uml", Modules: "/usr/lib/uml/modules/6.1.0"},
+		Kernel: Kernel{Program: "/usr/bin/linux.uml", Modules: "/usr/lib/uml/modules/6.1.0", Processor: "3"},
 	}
 }
 
@@ -80,6 +80,7 @@ func TestGuestStartsOnce(t *testing.T) {
 	for _, want := range []string{
 		"--label=io.x-k8s.kind.cluster=portway ", // kind deletes it with the others
 		"--add-host=portway-control-plane:fc00::7 ",
+		"--cpuset-cpus=3 ",
 		"--volume=/usr/lib/uml/modules/6.1.0:/lib/modules/6.1.0:ro ",
 		" node:1 /kind/lab/guest.sh",
 	} {

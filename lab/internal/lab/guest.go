@@ -14,13 +14,17 @@ func (u *up) addGuest(ctx context.Context, note func(string)) error {
 	if err != nil {
 		return err
 	}
+	processor, err := machine.LastProcessor()
+	if err != nil {
+		return err
+	}
 	image, err := u.docker().Output(ctx, "inspect", "--format={{.Config.Image}}", cluster.Name+"-control-plane")
 	if err != nil {
 		return err
 	}
 	g := cluster.Guest{
 		Docker: u.docker(), Kube: u.kubectl(), Image: image, Family: u.state.Options.Family,
-		Kernel: cluster.Kernel{Program: program, Modules: modules},
+		Kernel: cluster.Kernel{Program: program, Modules: modules, Processor: processor},
 	}
 	note("booting " + cluster.GuestName)
 	if err := g.Start(ctx); err != nil {

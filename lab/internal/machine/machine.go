@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/portway/portway/lab/internal/command"
@@ -159,6 +160,26 @@ func UserModeLinux(ctx context.Context, run command.Runner) (program, modules st
 		return "", "", fmt.Errorf("modules of %s: %w", program, err)
 	}
 	return program, modules, nil
+}
+
+// LastProcessor is the number of the last one that this process may use.
+func LastProcessor() (string, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "", fmt.Errorf("processors: %w", err)
+	}
+	return lastProcessor(string(status))
+}
+
+// lastProcessor reads a list like "0-3,8".
+func lastProcessor(status string) (string, error) {
+	_, list, found := strings.Cut(status, "Cpus_allowed_list:")
+	list, _, _ = strings.Cut(list, "\n")
+	last := strings.TrimSpace(list[strings.LastIndexAny(list, "-,")+1:])
+	if _, err := strconv.ParseUint(last, 10, 16); !found || err != nil {
+		return "", fmt.Errorf("processors: the kernel lists %q", list)
+	}
+	return last, nil
 }
 
 // HasIPVS reports whether the kernel, which nodes share, can run ipvs mode. It

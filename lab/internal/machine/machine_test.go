@@ -54,3 +54,15 @@ func TestInstallOfNothingRunsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestLastProcessor(t *testing.T) {
+	for list, want := range map[string]string{"0-3": "3", "0": "0", "0,2": "2", "0-3,8-11": "11", "0-1,7": "7", "": "", "x": ""} {
+		got, err := lastProcessor("Name:\tlab\nCpus_allowed_list:\t" + list + "\nMems_allowed:\t1\n")
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("of %q: %q, %v", list, got, err)
+		}
+	}
+	if n, err := LastProcessor(); err != nil || n == "" {
+		t.Errorf("of this machine: %q, %v", n, err)
+	}
+}
