@@ -15,11 +15,12 @@ import (
 //
 //  1. sets are made; entries that refuse, restrict or masquerade are added;
 //  2. aliases become local, virtual servers and real servers are added;
-//  3. rules; where there are none yet, before all entries;
+//  3. rules; where there are none yet, before all entries, and once more in the
+//     end, if until then they yield to another mode's;
 //  4. ClusterIPs stop being local;
 //  5. entries that send flows to virtual servers, or let them pass to those, are
 //     added, then taken out;
-//  6. ClusterIPs become local;
+//  6. ClusterIPs become local, and then bound no more, as kube-proxy had them;
 //  7. real servers, virtual servers and aliases are taken out;
 //  8. what 1 adds is taken out.
 //
