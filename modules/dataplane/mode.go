@@ -65,6 +65,11 @@ const (
 	// IPVS keeps a binding for as long as it remembers flows of it, which is two
 	// minutes more for a TCP connection that was closed.
 	AffinityExpiry Capability = "affinity-expiry"
+	// RefuseWhileDraining: the node's own flows to a ClusterIP are refused at once
+	// while its last endpoints drain, as all others are. IPVS, which sees them before
+	// a rule could reject them, answers by ICMP, and with IPv6 from within connect(2),
+	// which only takes note of it: the program is told after a second, by the next SYN.
+	RefuseWhileDraining Capability = "refuse-while-draining"
 	// ForwardSCTP: flows of SCTP are forwarded. A mode that lacks it refuses them,
 	// and reports their ServicePorts in Report.Failed, with
 	// errors.ErrUnsupported.
@@ -75,7 +80,7 @@ const (
 
 // Capabilities returns all of them, in the order in which they are shown.
 func Capabilities() []Capability {
-	return []Capability{KeepSource, KeepFlows, AffinityByPort, AffinityByPool, AffinityExpiry, SourcePorts, ForwardSCTP, StableKernelState}
+	return []Capability{KeepSource, KeepFlows, AffinityByPort, AffinityByPool, AffinityExpiry, SourcePorts, RefuseWhileDraining, ForwardSCTP, StableKernelState}
 }
 
 // Has tells whether the mode has a capability.

@@ -61,7 +61,7 @@ func Mode(o Options) dataplane.Mode {
 	}
 	return dataplane.Mode{
 		Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup, Retire: o.retire,
-		Lacks: []dataplane.Capability{dataplane.AffinityByPool, dataplane.AffinityExpiry},
+		Lacks: []dataplane.Capability{dataplane.AffinityByPool, dataplane.AffinityExpiry, dataplane.RefuseWhileDraining},
 	}
 }
 

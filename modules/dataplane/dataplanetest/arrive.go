@@ -71,8 +71,12 @@ func (b *bed) misled(shots []Shot, legal ...*dataplane.Snapshot) []miss {
 // on when they are given up: a relay dials for seconds.
 func (b *bed) insist(s Shot, legal []*dataplane.Snapshot) (wrong []miss) {
 	const attempts = 5
+	limit := patience
+	if s.From == "node" && !b.cfg.Mode.Has(dataplane.RefuseWhileDraining) {
+		limit *= 2
+	}
 	for range attempts {
-		wrong = b.ask([]Shot{s}, legal, patience)
+		wrong = b.ask([]Shot{s}, legal, limit)
 		if len(wrong) == 0 || !wrong[0].silent {
 			break
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,44 @@ func syncedBed(t *testing.T, cfg Config, text string) *bed {
 	b := newBed(t, cfg, state)
 	b.mustSync(state)
 	return b
+}
+
+// draining is law 7 for a Service whose last endpoint has left, with a connection:
+// the node itself is refused at once, or within the two seconds in which a SYN is
+// sent twice.
+// Proves S9.8.
+func draining(t *testing.T, cfg Config) {
+	t.Parallel()
+	b := syncedBed(t, cfg, public)
+	for f := range b.planes {
+		to := netip.AddrPortFrom(clusterIPOf(b.service("web"), f), 80)
+		conn, err := b.greeted("c", 0, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	left, err := ParseState(strings.ReplaceAll(public, " endpoints=e1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mustSync(left)
+	late := 0
+	for f := range b.planes {
+		to := netip.AddrPortFrom(clusterIPOf(b.service("web"), f), 80)
+		for range 3 {
+			if b.askOne("node", to).Outcome != rig.Refused {
+				late++
+			}
+		}
+		flow := b.state.flow("node", to, dataplane.TCP)
+		if got := send(t.Context(), b.rig, Shot{From: "node", Flow: flow}, 2*patience); got.Outcome != rig.Refused {
+			t.Errorf("%s: within two seconds the node is %s", f, got)
+		}
+	}
+	if has := cfg.Mode.Has(dataplane.RefuseWhileDraining); has != (late == 0) {
+		t.Errorf("the node is not refused at once %d times, and the mode declares that it is: %t", late, has)
+	}
 }
 
 // twoFrontends is one endpoint behind two Services.

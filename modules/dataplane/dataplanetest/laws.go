@@ -18,7 +18,7 @@ func RunLaws(t *testing.T, cfg Config) {
 		return
 	}
 	for law, test := range map[string]func(*testing.T, Config){
-		"capabilities": capabilities, "expiry": expiry, "sourcePorts": sourcePorts, "masquerade": masquerade, "sctp": sctp,
+		"capabilities": capabilities, "expiry": expiry, "draining": draining, "sourcePorts": sourcePorts, "masquerade": masquerade, "sctp": sctp,
 		"firewall": firewall, "marks": marks, "invalid": invalid,
 	} {
 		t.Run(law, func(t *testing.T) { test(t, cfg) })
