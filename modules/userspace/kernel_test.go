@@ -63,12 +63,9 @@ func TestListenersAreGuarded(t *testing.T) {
 				s.Errorf("%s asks the listener itself and is %s, want refused", from.Name, got)
 			}
 		}
-		tool := map[dataplane.Family]string{dataplane.IPv4: "iptables-", dataplane.IPv6: "ip6tables-"}[s.family] + s.backend
-		for _, rule := range [][]string{{"-P", "INPUT", "DROP"}, {"-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT"}, {"-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT"}} {
-			if _, err := s.Node.Run(t.Context(), append([]string{tool}, rule...)...); err != nil {
-				s.Fatal(err)
-			}
-		}
+		s.iptables("-P", "INPUT", "DROP")
+		s.iptables("-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+		s.iptables("-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
 		s.answers(s.Client, s.vip(1), "e1")
 		s.answers(s.Up, s.vip(1), "e1")
 		s.answers(s.Node, s.vip(1), "e1")
@@ -229,13 +226,7 @@ func TestServedClusterIPsPassWithoutRedirect(t *testing.T) {
 		s.sync(s.snapshot(dataplane.Empty(),
 			s.service("web", dataplane.TCP, s.vip(1), s.at(s.Endpoints[0])), s.service("empty", dataplane.TCP, s.vip(2))), false)
 		s.Node.Serve(s.TB, rig.TCP, 80)
-		tool := "iptables-"
-		if s.family == dataplane.IPv6 {
-			tool = "ip6tables-"
-		}
-		if _, err := s.Node.Run(s.Context(), tool+s.backend, "-t", "nat", "-F", "PREROUTING"); err != nil {
-			s.Fatal(err)
-		}
+		s.iptables("-t", "nat", "-F", "PREROUTING")
 		for n := range byte(2) {
 			vip := s.vip(n + 1)
 			if got := s.ask(s.Client, netip.AddrPortFrom(vip, 80)); got.Outcome != rig.Refused {

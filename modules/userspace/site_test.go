@@ -148,11 +148,17 @@ func (s *site) answers(from *rig.Host, vip netip.Addr, server string) {
 // rules are those of nat, as they are printed.
 func (s *site) rules() string {
 	s.Helper()
+	return s.iptables("-t", "nat", "-S")
+}
+
+// iptables runs the family's program of the back end on the node.
+func (s *site) iptables(args ...string) string {
+	s.Helper()
 	tool := "iptables-"
 	if s.family == dataplane.IPv6 {
 		tool = "ip6tables-"
 	}
-	out, err := s.Node.Run(s.Context(), tool+s.backend, "-t", "nat", "-S")
+	out, err := s.Node.Run(s.Context(), append([]string{tool + s.backend}, args...)...)
 	if err != nil {
 		s.Fatal(err)
 	}
