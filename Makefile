@@ -3,7 +3,9 @@
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .DEFAULT_GOAL := help
 
 GO     ?= go
@@ -62,15 +64,10 @@ help: ## show this list
 
 ##@ Test
 
-# The second kernel has one processor, so the rest is tested meanwhile.
+# Two at a time: a kernel that is a program has one processor. The longest first.
 .PHONY: test
 test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
-	@echo "meanwhile: make test-second, to build/test-second.log, to be shown in the end"
-	@$(MAKE) --no-print-directory test-second >build/test-second.log 2>&1 & second=$$!; \
-	trap 'kill $$second 2>/dev/null || true' EXIT; \
-	code=0; $(MAKE) --no-print-directory test-unit test-kernel || code=$$?; \
-	wait $$second || code=$$?; \
-	cat build/test-second.log; exit $$code
+	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 test-ipvs test-unit test-kernel test-switches test-again
 
 .PHONY: test-unit
 test-unit: deps go
@@ -85,14 +82,20 @@ test-kernel: deps go ## only the tests that send packets through this kernel; ne
 	$(GO) vet $(call patterns,$(KERNEL))
 	$(GO) test -count=1 -p 1 -parallel 4 $(call patterns,$(KERNEL))
 
-.PHONY: test-second
-test-second: deps $(SECOND_KERNEL) ## only the tests on a kernel with IPVS, this one or another
-	$(GO) vet $(call patterns,$(IPVS) $(TWICE))
+.PHONY: test-ipvs
+test-ipvs: deps $(SECOND_KERNEL) ## only the tests of ipvs that need a kernel with it, this one or another
+	$(GO) vet $(call patterns,$(IPVS))
 	PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
-	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 \
-	  $(ON_SECOND) -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms
+
+.PHONY: test-switches
+test-switches: deps $(SECOND_KERNEL)
 	$(ON_SECOND) -run '$(SWITCHES)' ./services/agent/cmd/portway
+
+.PHONY: test-again
+test-again: deps $(SECOND_KERNEL)
+	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 \
+	  $(ON_SECOND) -p 1 -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms
 
 .PHONY: golden
 golden: go ## write the expected outputs of tests anew, to be read in the diff
