@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -70,11 +71,12 @@ func (c Cmd) String() string {
 // Exec runs commands as processes of this machine.
 type Exec struct{}
 
-// Run implements Runner. A cancelled ctx interrupts the program first and
-// kills it only if it has not ended ten seconds later.
+// Run implements Runner. A cancelled ctx interrupts the program and its children,
+// and kills those that are there when the program has ended, or ten seconds later.
 func (Exec) Run(ctx context.Context, c Cmd) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...) //nolint:gosec // running what the lab says is this function's purpose
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Dir = c.Dir
 	cmd.Env = append(os.Environ(), c.Env...)
@@ -86,7 +88,11 @@ func (Exec) Run(ctx context.Context, c Cmd) (string, error) {
 	}
 	tail := &lineTail{line: c.Line}
 	cmd.Stderr = tail
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil && cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that it left
+	}
+	if err != nil {
 		return out.String(), &Error{Cmd: c, Stderr: tail.String(), Err: describe(ctx, err)}
 	}
 	return out.String(), nil

@@ -3,8 +3,11 @@ package command
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestStringCanBePasted(t *testing.T) {
@@ -58,6 +61,29 @@ func TestErrors(t *testing.T) {
 	cancel(interrupted)
 	if _, err := (Exec{}).Run(ctx, New("sleep", "60")); !errors.Is(err, interrupted) {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// Children that ignore the interrupt end all the same.
+func TestInterruptedLeavesNoChildren(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	_, err = Exec{}.Run(ctx, Cmd{
+		Args:   []string{"sh", "-c", `(trap "" INT; echo ready >&2; exec sleep 600 2>/dev/null) & wait`},
+		Stdout: w, Line: func(string) { cancel() },
+	})
+	if w.Close(); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a child still has the output: %v", err)
 	}
 }
 

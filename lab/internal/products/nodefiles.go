@@ -114,6 +114,6 @@ func containerdConfig(toml, pauseImage string) (string, error) {
 [plugins."io.containerd.cri.v1.runtime"]
   stats_collect_period = "10m"
 [plugins."io.containerd.cri.v1.images"]
-  stats_collect_period = 600
+  stats_collect_period = 60
 `, nil
 }
