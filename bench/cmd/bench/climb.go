@@ -55,7 +55,7 @@ func (o options) climb(ctx context.Context, out io.Writer, ladder []report.Shape
 			return err
 		}
 		there = shape.Services
-		c := climber{o, out, plane.Kubeconfig, cluster, say}
+		c := climber{options: o, shown: out, kubeconfig: plane.Kubeconfig, cluster: cluster, say: say}
 		errs = append(errs, c.measure(ctx, shape, results))
 		if ctx.Err() != nil {
 			break
@@ -71,6 +71,7 @@ type climber struct {
 	kubeconfig string
 	cluster    *load.Cluster
 	say        func(string)
+	alone      bool // this kernel does nothing else
 }
 
 func (c climber) measure(ctx context.Context, shape report.Shape, results *report.Results) error {
@@ -119,7 +120,7 @@ func (c climber) one(ctx context.Context, setting proxy.Setting, run *report.Run
 		return err
 	}
 	cfg := measure.Config{
-		Cluster: c.cluster, Services: run.Shape.Services, Samples: c.samples, Churn: c.churn, Start: c.start,
+		Alone: c.alone, Cluster: c.cluster, Services: run.Shape.Services, Samples: c.samples, Churn: c.churn, Start: c.start,
 		Proxy: proxy.Config{Name: run.Proxy, Program: program, Setting: setting, Kubeconfig: c.kubeconfig, Dir: dir},
 		Say:   func(what string) { c.say(fmt.Sprintf("%s, %s, %s: %s", run.Shape, run.Mode, run.Proxy, what)) },
 	}

@@ -125,8 +125,8 @@ func beGuest(ctx context.Context, out io.Writer, file string) error {
 	if err := errors.Join(network.MakeBridge(guestAddress), network.Uplink(uplink), os.MkdirAll(scratch, 0o700)); err != nil {
 		return err
 	}
-	if out, err := exec.CommandContext(ctx, "modprobe", "-a", "ip_vs", "dummy").CombinedOutput(); err != nil {
-		return fmt.Errorf("load the modules of IPVS: %w: %s", err, out)
+	if out, err := exec.CommandContext(ctx, "modprobe", "-a", "ip_vs", "dummy", "nlmon").CombinedOutput(); err != nil {
+		return fmt.Errorf("load modules: %w: %s", err, out)
 	}
 	cluster, err := load.Connect(r.Kubeconfig)
 	if err != nil {
@@ -140,7 +140,7 @@ func beGuest(ctx context.Context, out io.Writer, file string) error {
 		return err
 	}
 	o := options{programs: r.Programs, parts: r.Parts, samples: r.Samples, churn: r.Churn, start: r.Start}
-	c := climber{options: o, kubeconfig: r.Kubeconfig, cluster: cluster, say: progress(out)}
+	c := climber{options: o, kubeconfig: r.Kubeconfig, cluster: cluster, say: progress(out), alone: true}
 	err = c.one(ctx, setting, &r.Run)
 	return errors.Join(err, r.write(file))
 }

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -150,6 +151,27 @@ func (c *Cluster) ReplaceOne(ctx context.Context, s Service, which int) (netip.A
 	endpoints := c.Endpoints(s)
 	endpoints[which%len(endpoints)] = c.Fresh(1)[0]
 	return endpoints[which%len(endpoints)], c.SetEndpoints(ctx, s, endpoints)
+}
+
+// SetAffinity gives Services session affinity, or takes it from them.
+func (c *Cluster) SetAffinity(ctx context.Context, services []Service, bound bool) error {
+	affinity := corev1.ServiceAffinityNone
+	if bound {
+		affinity = corev1.ServiceAffinityClientIP
+	}
+	patch := fmt.Appendf(nil, `{"spec": {"sessionAffinity": %q, "sessionAffinityConfig": null}}`, affinity)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, s := range services {
+		g.Go(func() error {
+			_, err := c.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil {
+				return fmt.Errorf("session affinity of Service %s/%s: %w", s.Namespace, s.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // Delete removes a Service and its EndpointSlice, the Service first.

@@ -87,25 +87,37 @@ func (r *run) busy(f func() error) (time.Duration, error) {
 func (r *run) changes(ctx context.Context) (err error) {
 	w := r.watch(ctx)
 	defer func() { err = errors.Join(err, w.close()) }()
+	if err := r.replacements(ctx, w, "endpoint"); err != nil {
+		return err
+	}
+	return r.comeAndGo(ctx, w)
+}
+
+// replacements measures the change of one endpoint.
+func (r *run) replacements(ctx context.Context, w *watcher, name string) error {
 	times := probe.Histogram()
-	cpu, err := r.busy(func() error {
-		for i := range r.Samples {
-			took, err := r.replace(ctx, w, load.Canary(i%load.Canaries))
-			if err != nil {
-				return err
+	var cpu time.Duration
+	err := r.counting(name, r.Samples, func() (err error) {
+		cpu, err = r.busy(func() error {
+			for i := range r.Samples {
+				took, err := r.replace(ctx, w, load.Canary(i%load.Canaries))
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(times.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
+					return err
+				}
 			}
-			if err := errors.Join(times.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
-				return err
-			}
-		}
-		return nil
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("one endpoint: %w", err)
 	}
-	r.quantiles("endpoint", times)
-	r.figures["endpoint.cpu"] = max(0, float64(cpu.Milliseconds())/float64(r.Samples))
-	return r.comeAndGo(ctx, w)
+	r.quantiles(name, times)
+	r.figures[name+".cpu"] = max(0, float64(cpu.Milliseconds())/float64(r.Samples))
+	return nil
 }
 
 // replace gives a canary another endpoint and waits for a connection to it.

@@ -33,6 +33,8 @@ func Catalog() []Figure {
 		{Name: "endpoint.p50", Title: "one endpoint changed, to the kernel, p50", Unit: "ms"},
 		{Name: "endpoint.p99", Title: "one endpoint changed, to the kernel, p99", Unit: "ms"},
 		{Name: "endpoint.cpu", Title: "CPU per change, agent and children", Unit: "ms"},
+		{Name: "endpoint.netlink", Title: "datagrams of netlink per change, in both directions", Unit: ""},
+		{Name: "endpoint.processes", Title: "processes and threads started per change", Unit: ""},
 		{Name: "new.p50", Title: "new Service, to the kernel, p50", Unit: "ms"},
 		{Name: "new.p99", Title: "new Service, to the kernel, p99", Unit: "ms"},
 		{Name: "deleted.p50", Title: "deleted Service, to the kernel, p50", Unit: "ms"},
@@ -59,5 +61,10 @@ func Catalog() []Figure {
 		{Name: "restart.refused", Title: "restart: new connections that failed", Unit: "", Alone: true},
 		{Name: "restart.cpu", Title: "restart: CPU", Unit: "s"},
 		{Name: "audit.time", Title: "full audit", Unit: "s", Alone: true},
+		{Name: "affinity.p50", Title: "one endpoint changed while 1,000 Services have affinity, p50", Unit: "ms"},
+		{Name: "affinity.p99", Title: "one endpoint changed while 1,000 Services have affinity, p99", Unit: "ms"},
+		{Name: "affinity.cpu", Title: "CPU per change while 1,000 Services have affinity", Unit: "ms"},
+		{Name: "affinity.netlink", Title: "datagrams of netlink per change while 1,000 Services have affinity", Unit: ""},
+		{Name: "affinity.processes", Title: "processes and threads started per change while 1,000 Services have affinity", Unit: ""},
 	}
 }

@@ -20,17 +20,18 @@ type Part string
 
 // The parts, in the order in which they are measured.
 const (
-	Packets Part = "packets"
-	Idle    Part = "idle"
-	Changes Part = "changes"
-	Roll    Part = "roll"
-	Churn   Part = "churn"
-	Restart Part = "restart"
-	Audit   Part = "audit"
+	Packets  Part = "packets"
+	Idle     Part = "idle"
+	Changes  Part = "changes"
+	Roll     Part = "roll"
+	Churn    Part = "churn"
+	Restart  Part = "restart"
+	Audit    Part = "audit"
+	Affinity Part = "affinity"
 )
 
 // Parts are all parts beside the start, which is always measured.
-func Parts() []Part { return []Part{Packets, Idle, Changes, Roll, Churn, Restart, Audit} }
+func Parts() []Part { return []Part{Packets, Idle, Changes, Roll, Churn, Restart, Audit, Affinity} }
 
 // Config says what is measured.
 type Config struct {
@@ -41,6 +42,7 @@ type Config struct {
 	Samples  int           // of each change that is measured alone
 	Churn    time.Duration // how long 100 changes per second last
 	Start    time.Duration // how long the first sync may take
+	Alone    bool          // the kernel does nothing but this
 	Say      func(string)  // told what is being done
 }
 
@@ -54,6 +56,7 @@ type run struct {
 	idlePerSecond  time.Duration // CPU while nothing changes
 	passing        int           // Services made and deleted so far
 	kernel         proxy.Kernel
+	counter        *counter // nil if the kernel does other things, too
 }
 
 // Run measures one proxy on a node of its own.
@@ -74,6 +77,7 @@ func Run(ctx context.Context, cfg Config) (figures Figures, err error) {
 	}
 	steps := map[Part]func(context.Context) error{
 		Packets: r.packets, Idle: r.idle, Changes: r.changes, Roll: r.roll, Churn: r.churn, Restart: r.restart, Audit: r.audit,
+		Affinity: r.affinity,
 	}
 	for _, part := range cfg.Parts {
 		r.Say(string(part))
@@ -106,6 +110,9 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	if r.directFar, err = probe.Serve(ctx, r.direct.Far); err != nil {
+		return err
+	}
+	if err = r.openCounter(); err != nil {
 		return err
 	}
 	r.Proxy.Node = r.net.Node

@@ -16,6 +16,7 @@ type Floor struct {
 	Figure string
 	Ratio  float64 // zero: Most holds instead
 	Most   float64
+	Over   string // the figure of Portway's that Figure is divided by; empty: none
 }
 
 // settingFloors are the floors of one mode.
@@ -36,6 +37,8 @@ func (m settingFloors) at(s Shape) []Floor {
 		{Shape: s, Mode: m.mode, Figure: "churn.lost"},
 		{Shape: s, Mode: m.mode, Figure: "restart.broken"},
 		{Shape: s, Mode: m.mode, Figure: "restart.refused"},
+		{Shape: s, Mode: m.mode, Figure: "affinity.p50", Over: "endpoint.p50", Most: 2},
+		{Shape: s, Mode: m.mode, Figure: "affinity.cpu", Over: "endpoint.cpu", Most: 2},
 	}
 	if m.mode == "iptables-nft" { // the others do not tell of writes
 		floors = append(floors, Floor{Shape: s, Mode: m.mode, Figure: "restart.rules"})
@@ -63,6 +66,9 @@ type Verdict struct {
 
 func (v Verdict) String() string {
 	what := fmt.Sprintf("%s %s: %s", v.Floor.Shape, v.Floor.Mode, v.Floor.Figure)
+	if v.Floor.Over != "" {
+		what += " over " + v.Floor.Over
+	}
 	if !v.Measured {
 		return what + " was not measured"
 	}
@@ -89,6 +95,11 @@ func (r *Results) Judge(floors []Floor) []Verdict {
 			v.Kept = v.Measured && v.Value >= f.Ratio
 		} else {
 			v.Value, v.Measured = r.Value(f.Shape, f.Mode, proxy.Portway, f.Figure)
+			if f.Over != "" {
+				over, ok := r.Value(f.Shape, f.Mode, proxy.Portway, f.Over)
+				v.Measured = v.Measured && ok && over > 0
+				v.Value /= over
+			}
 			v.Kept = v.Measured && v.Value <= f.Most
 		}
 		verdicts = append(verdicts, v)

@@ -59,12 +59,15 @@ func TestJudge(t *testing.T) {
 	floors := []Floor{
 		at("good", 30, 0), at("bad", 3, 0), at("most", 0, 2), at("little", 0, 2), at("missing", 2, 0),
 		{Shape: Shape{1, 1}, Mode: "iptables-nft", Figure: "good", Ratio: 100},
+		{Shape: shape, Mode: "iptables-nft", Figure: "bad", Over: "most", Most: 2},
+		{Shape: shape, Mode: "iptables-nft", Figure: "bad", Over: "good", Most: 2},
+		{Shape: shape, Mode: "iptables-nft", Figure: "bad", Over: "missing", Most: 2},
 	}
 	var kept []bool
 	for _, v := range r.Judge(floors) {
 		kept = append(kept, v.Kept)
 	}
-	if want := []bool{true, false, false, true, false}; !reflect.DeepEqual(kept, want) {
+	if want := []bool{true, false, false, true, false, true, false, false}; !reflect.DeepEqual(kept, want) {
 		t.Errorf("kept: %v, want %v", kept, want)
 	}
 }
@@ -78,7 +81,7 @@ func TestFloorsNameFigures(t *testing.T) {
 		known[f.Name] = true
 	}
 	for _, f := range Floors() {
-		if !known[f.Figure] {
+		if !known[f.Figure] || f.Over != "" && !known[f.Over] {
 			t.Errorf("a floor is about %q, which is no figure", f.Figure)
 		}
 	}
