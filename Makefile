@@ -85,7 +85,7 @@ test-kernel: deps go ## only the tests that send packets through this kernel; ne
 .PHONY: test-ipvs
 test-ipvs: deps $(SECOND_KERNEL) ## only the tests of ipvs that need a kernel with it, this one or another
 	$(GO) vet $(call patterns,$(IPVS))
-	PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
+	PORTWAY_TEST_EXPLAINS=2 PORTWAY_TEST_SERVICES=10000 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 
 .PHONY: test-switches

@@ -16,13 +16,10 @@ import (
 // Audit reads the kernel and says how it differs from what the snapshot wants.
 // What drains is as it should be.
 func (p *Plane) Audit(ctx context.Context, want *dataplane.Snapshot) ([]dataplane.Difference, error) {
-	m := newModel(want.Node(), p.translator(), p.randomFully)
-	m.setFixed(fixedEntries(want, p.family))
+	m, failed := fullModel(want, p.translator(), p.randomFully)
 	var refused []dataplane.Difference
-	for sp := range want.ServicePorts() {
-		if err := m.put(sp); err != nil {
-			refused = append(refused, dataplane.Difference{Object: "service port", ServicePort: sp.Name, Want: err.Error()})
-		}
+	for _, f := range failed {
+		refused = append(refused, dataplane.Difference{Object: "service port", ServicePort: f.Name, Want: f.Err.Error()})
 	}
 	r, err := p.read(ctx)
 	if err != nil {

@@ -53,7 +53,7 @@ type translator struct {
 // fragment translates a ServicePort. It takes no decision: which endpoints,
 // which answer and which masquerade stands in the frontends' routes.
 func (t *translator) fragment(sp *dataplane.ServicePort) (*fragment, error) {
-	w := &writer{translator: t, sp: sp, out: &fragment{name: sp.Name}}
+	w := &writer{translator: t, sp: sp, out: &fragment{name: sp.Name, entries: make([]netfilter.SetChange, 0, entriesOfPort*len(sp.Frontends))}}
 	for _, f := range sp.Frontends {
 		if f.Family != t.family {
 			continue

@@ -130,7 +130,7 @@ func (s *pass) grow(ctx context.Context, changes []change) error {
 		if err := s.changeLocals(ctx, put); err != nil {
 			return err
 		}
-		plan := planServers(s.model, s.model.dirty.keys(), s.state)
+		plan := planServers(s.model, s.inOrderOfTrash(s.model.dirty.keys()), s.state)
 		refused, err := s.changeServers(ctx, plan.grow)
 		if err != nil {
 			return err

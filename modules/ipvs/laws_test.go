@@ -28,6 +28,7 @@ func config(t *testing.T) dataplanetest.Config {
 	}
 	return dataplanetest.Config{
 		Mode: Mode(Options{}), Iptables: netfilter.Legacy, OpenFaulty: openFaulty, Take: takeServer, Budget: *budget,
+		Wipes:     [][]string{{"ipvsadm", "-C"}, {"ip", "address", "flush", "dev", "kube-ipvs0"}},
 		Normalize: func(dump string) string { return deviceNumber.ReplaceAllString(dump, "$1") },
 	}
 }

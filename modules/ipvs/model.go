@@ -63,6 +63,28 @@ func newModel(n *dataplane.Node, t translator, randomFully bool) *model {
 	return m
 }
 
+// fullModel is a model of all that a snapshot wants, to be compared with the kernel
+// and never changed, and what of it cannot be programmed.
+func fullModel(want *dataplane.Snapshot, t translator, randomFully bool) (*model, []dataplane.Failure) {
+	m := newModel(want.Node(), t, randomFully)
+	// Growing maps is most of what a large model costs.
+	m.ports = make(map[dataplane.ServicePortName]*dataplane.ServicePort, want.Len())
+	m.servers = make(map[kernel.Key]server, want.Len())
+	m.entries = make(map[netfilter.SetChange]int, entriesOfPort*want.Len())
+	m.dirty.entries = nil
+	m.setFixed(fixedEntries(want, t.family))
+	var failed []dataplane.Failure
+	for sp := range want.ServicePorts() {
+		if err := m.put(sp); err != nil {
+			failed = append(failed, dataplane.Failure{Name: sp.Name, Err: err})
+		}
+	}
+	return m, failed
+}
+
+// entriesOfPort is about how many entries of sets a ServicePort has.
+const entriesOfPort = 4
+
 func heldBy(n *dataplane.Node, f dataplane.Family) map[netip.Addr]bool {
 	held := make(map[netip.Addr]bool)
 	for _, a := range n.Addresses {
@@ -135,8 +157,10 @@ func addTo(counts map[netip.Addr]int, a netip.Addr, by int) {
 // count adds to those who want an entry.
 func (m *model) count(e netfilter.SetChange, by int) {
 	was := m.entries[e]
-	if _, touched := m.dirty.entries[e]; !touched && (was == 0 || was+by == 0) {
-		m.dirty.entries[e] = was > 0
+	if m.dirty.entries != nil && (was == 0 || was+by == 0) {
+		if _, touched := m.dirty.entries[e]; !touched {
+			m.dirty.entries[e] = was > 0
+		}
 	}
 	if was+by == 0 {
 		delete(m.entries, e)
@@ -261,6 +285,13 @@ func (m *model) wantSets() []netfilter.Set {
 	all := make([]netfilter.Set, len(sets()))
 	for i, s := range sets() {
 		at[s.name(m.family)], all[i] = i, s.empty(m.family)
+	}
+	sizes := make([]int, len(all))
+	for e := range m.entries {
+		sizes[at[e.Set]]++
+	}
+	for i := range all {
+		all[i].Entries = make([]netfilter.SetEntry, 0, sizes[i])
 	}
 	for e := range m.entries {
 		s := &all[at[e.Set]]

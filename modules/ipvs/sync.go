@@ -101,6 +101,9 @@ type pass struct {
 	// unclaimed are virtual servers that are not ours unless a Service comes to
 	// want them.
 	unclaimed map[kernel.Key]*have
+	// lost are virtual servers that somebody else took since they were last read,
+	// and where they stood.
+	lost map[kernel.Key]int
 	// refused: the kernel refused what should have worked.
 	refused bool
 	// leftovers: what only kube-proxy has in its ipvs mode is there.
@@ -156,6 +159,7 @@ func (s *pass) prepare(ctx context.Context) error {
 		s.model.allDirty()
 	}
 	s.reading, s.leftovers = r, r.leftovers
+	s.lost = lostOf(s.state, r.servers)
 	s.rules, s.state, s.locals = r.chains, r.servers, r.locals
 	return s.settle(ctx)
 }

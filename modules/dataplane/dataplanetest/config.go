@@ -24,6 +24,9 @@ type Config struct {
 	// inside the node; choose(n) is a number below n. nil: there is no such
 	// thing.
 	Take func(ctx context.Context, f dataplane.Family, choose func(n int) int) (taken string, err error)
+	// Wipes are commands that make an end of all of a kind that the mode has made
+	// in the kernel, beside its rules, as an operator might give one.
+	Wipes [][]string
 	// Normalize removes from a dump of the kernel's state what may differ
 	// between equal snapshots; nil removes nothing.
 	Normalize func(dump string) string

@@ -17,16 +17,18 @@
 //
 // Some more laws are about what else is on a node: a firewall that forwards nothing
 // by default, other programs' bits of the packet mark, packets that connection
-// tracking calls invalid, source ports that many clients share.
+// tracking calls invalid, source ports that many clients share. And an audit of 1,000
+// Services, and a repair, are done within seconds.
 //
 // [RunScenarios] plays hand-written scenarios: a txtar file of Services, and who
 // reaches whom. A failing law prints the Services that it failed with in that
 // form, so that it can become a scenario, after how to repeat it (its seed); with
 // PORTWAY_TEST_FAILURES, a folder, it also writes them there, made small.
 //
-// Two variables of the environment fit both to a slow or older kernel:
-// PORTWAY_TEST_IPTABLES lists the iptables back ends to test with, and
-// PORTWAY_TEST_EXPLAINS bounds how many flows of a state are explained.
+// Three variables of the environment fit both to a kernel: PORTWAY_TEST_IPTABLES
+// lists the iptables back ends to test with, PORTWAY_TEST_EXPLAINS bounds how many
+// flows of a state are explained, and PORTWAY_TEST_SERVICES says how many Services
+// are many (up to 10,000).
 //
 // [Service] and [State] are the small model behind both. It decides traffic
 // policies a second time, on its own, in the fewest words possible: it is the

@@ -36,6 +36,7 @@ func (h *Host) List(ctx context.Context, f dataplane.Family) ([]VirtualServer, e
 	var list []VirtualServer
 	err := h.socket.dump(ctx, h.question(cmdGetService, nil), func() { list = list[:0] }, func(body []byte) {
 		if v, ok := serverOf(body); ok && v.Key.Family() == f {
+			v.Place = len(list) + 1
 			list = append(list, v)
 		}
 	})

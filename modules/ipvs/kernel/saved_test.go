@@ -43,16 +43,16 @@ func TestReadServers(t *testing.T) {
 		return Real{Addr: netip.MustParseAddrPort(at), Forward: how, Weight: weight, Active: NotCounted, Inactive: NotCounted}
 	}
 	want := []VirtualServer{
-		{key(dataplane.UDP, "10.96.0.1:53"), Server{"mh", 300 * time.Second, 24, HashFallback | HashPort}, nil},
-		{key(dataplane.TCP, "10.96.0.1:443"), Server{Scheduler: "rr"}, []Real{
+		{Key: key(dataplane.UDP, "10.96.0.1:53"), Server: Server{"mh", 300 * time.Second, 24, HashFallback | HashPort}},
+		{Key: key(dataplane.TCP, "10.96.0.1:443"), Server: Server{Scheduler: "rr"}, Reals: []Real{
 			real("10.0.0.1:6443", Masquerade, 3), real("10.0.0.2:443", Route, 1), real("10.0.0.3:443", Tunnel, 0),
 		}},
-		{key(dataplane.UDP, "10.96.0.2:53"), Server{"sh", 10800 * time.Second, 0, HashPort}, nil},
-		{key(dataplane.UDP, "10.96.0.3:53"), Server{Scheduler: "wrr", Flags: OnePacket}, nil},
-		{key(dataplane.SCTP, "10.96.0.5:53"), Server{Scheduler: "rr"}, nil},
-		{key(dataplane.UDP, "10.96.0.13:53"), Server{Scheduler: "wrr", Flags: HashFallback | flagThird}, nil},
-		{key(dataplane.UDP, "10.96.0.14:5060"), Server{Scheduler: "wrr", Persist: time.Minute}, nil},
-		{key(dataplane.TCP, "[fd00::a]:53"), Server{"rr", 10 * time.Second, 64, 0}, []Real{real("[fd00::b]:53", Masquerade, 1)}},
+		{Key: key(dataplane.UDP, "10.96.0.2:53"), Server: Server{"sh", 10800 * time.Second, 0, HashPort}},
+		{Key: key(dataplane.UDP, "10.96.0.3:53"), Server: Server{Scheduler: "wrr", Flags: OnePacket}},
+		{Key: key(dataplane.SCTP, "10.96.0.5:53"), Server: Server{Scheduler: "rr"}},
+		{Key: key(dataplane.UDP, "10.96.0.13:53"), Server: Server{Scheduler: "wrr", Flags: HashFallback | flagThird}},
+		{Key: key(dataplane.UDP, "10.96.0.14:5060"), Server: Server{Scheduler: "wrr", Persist: time.Minute}},
+		{Key: key(dataplane.TCP, "[fd00::a]:53"), Server: Server{"rr", 10 * time.Second, 64, 0}, Reals: []Real{real("[fd00::b]:53", Masquerade, 1)}},
 	}
 	if !reflect.DeepEqual(list, want) {
 		t.Errorf("read\n%+v\nwant\n%+v", list, want)

@@ -91,6 +91,9 @@ type VirtualServer struct {
 	Key    Key
 	Server Server
 	Reals  []Real // sorted by address and port
+	// Place is where it stands in the kernel's own order, from 1; 0 if that is not
+	// known.
+	Place int
 }
 
 // Find returns the real server with an address.
