@@ -92,16 +92,9 @@ func (b *bed) mustBeRight() {
 
 // oneOfMany is a Service with a ClusterIP and endpoints on other nodes.
 func oneOfMany(f dataplane.Family, i int) *dataplane.ServicePort {
-	at := func(base4, base6 string, n int) netip.Addr {
-		base := netip.MustParseAddr(ofFamily(f, base4, base6)).AsSlice()
-		base[len(base)-3] += byte(n >> 16)
-		base[len(base)-2], base[len(base)-1] = byte(n>>8), byte(n)
-		a, _ := netip.AddrFromSlice(base)
-		return a
-	}
 	pool := &dataplane.Pool{Family: f}
 	for j := range endpointsOfEach {
-		to := netip.AddrPortFrom(at("10.128.0.0", "fd00:128::", i*endpointsOfEach+j+1), 8080)
+		to := netip.AddrPortFrom(nth(netip.MustParseAddr(ofFamily(f, "10.128.0.0", "fd00:128::")), i*endpointsOfEach+j+1), 8080)
 		pool.Endpoints = append(pool.Endpoints, dataplane.Endpoint{Addr: to, Weight: 1})
 	}
 	to := func(m dataplane.Masquerade) dataplane.Route {
@@ -111,7 +104,8 @@ func oneOfMany(f dataplane.Family, i int) *dataplane.ServicePort {
 		Name:  dataplane.ServicePortName{Namespace: "many", Name: fmt.Sprintf("service-%05d", i), Protocol: dataplane.TCP},
 		Pools: []*dataplane.Pool{pool},
 		Frontends: []*dataplane.Frontend{{
-			Kind: dataplane.ClusterIP, Family: f, Addr: at("10.96.64.0", "fd00:96::1:0:0", i+1), Port: 80,
+			Kind: dataplane.ClusterIP, Family: f, Port: 80,
+			Addr: nth(netip.MustParseAddr(ofFamily(f, "10.96.64.0", "fd00:96::1:0:0")), i+1),
 			Routes: [3]dataplane.Route{
 				dataplane.FromPod: to(dataplane.MasqueradeNo), dataplane.FromNode: to(dataplane.MasqueradeEither),
 				dataplane.FromOutside: to(dataplane.MasqueradeYes),
