@@ -140,6 +140,7 @@ fix: $(LINT) ## format, and mend what the linter can mend
 tidy: go ## write replace lines, go.work, go.sum files and the proofs in docs anew
 	$(GO) run ./tools/modsync
 	$(GO) run ./tools/proofs
+	$(GO) work sync
 	@for module in $(MODULES); do (set -x; cd $$module && GOWORK=off $(GO) mod tidy); done
 
 .PHONY: verify
