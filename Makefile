@@ -33,9 +33,10 @@ TWICE := modules/iptables modules/userspace
 # and the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 
-# Switches between modes of whole agents that need a kernel with IPVS; the others
-# are tested on this kernel.
-SWITCHES := TestSwitches/ipvs
+# Tests of whole agents in all modes, on a kernel with IPVS: switches from and to
+# ipvs, one walk on which the modes must agree, and what they may do. The others are
+# tested on this kernel.
+AGENTS := TestSwitches/ipvs|TestModesAgree|TestRights
 
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
@@ -67,7 +68,7 @@ help: ## show this list
 # Two at a time: a kernel that is a program has one processor. The longest first.
 .PHONY: test
 test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
-	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 test-ipvs test-unit test-kernel test-switches test-again
+	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 test-ipvs test-unit test-agents test-kernel test-again
 
 .PHONY: test-unit
 test-unit: deps go
@@ -88,9 +89,9 @@ test-ipvs: deps $(SECOND_KERNEL) ## only the tests of ipvs that need a kernel wi
 	PORTWAY_TEST_EXPLAINS=2 PORTWAY_TEST_SERVICES=10000 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 
-.PHONY: test-switches
-test-switches: deps $(SECOND_KERNEL)
-	$(ON_SECOND) -run '$(SWITCHES)' ./services/agent/cmd/portway
+.PHONY: test-agents
+test-agents: deps $(SECOND_KERNEL)
+	$(ON_SECOND) -run '$(AGENTS)' ./services/agent/cmd/portway -budget 1ms
 
 .PHONY: test-again
 test-again: deps $(SECOND_KERNEL)
