@@ -23,7 +23,7 @@ KERNEL := modules/dataplane/dataplanetest modules/netfilter modules/iptables mod
 # Packages some of whose tests need a kernel with IPVS, and those tests of the mode
 # itself: its others have a kernel in memory.
 IPVS := modules/ipvs
-ON_IPVS := ^(TestLaws|TestScenarios|TestConnectionsOutliveTheMode)$$
+ON_IPVS := ^(TestLaws|TestScale|TestScenarios|TestConnectionsOutliveTheMode)$$
 
 # Packages whose laws and scenarios are tried on a second kernel too, an older one
 # with the older iptables.

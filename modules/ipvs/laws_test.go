@@ -38,6 +38,8 @@ var deviceNumber = regexp.MustCompile(`(?m)^\d+: (kube-ipvs0 )`)
 
 func TestLaws(t *testing.T) { dataplanetest.RunLaws(t, config(t)) }
 
+func TestScale(t *testing.T) { dataplanetest.RunScale(t, config(t)) }
+
 func TestScenarios(t *testing.T) { dataplanetest.RunScenarios(t, config(t)) }
 
 // takeServer deletes a virtual server, or one of its real servers.

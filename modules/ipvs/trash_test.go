@@ -10,7 +10,7 @@ import (
 )
 
 // The virtual server that was deleted last is the one to add first; what was never
-// there comes in the end. TestLaws/scale shows what that saves.
+// there comes in the end. TestScale shows what that saves.
 func TestLostServersAreAddedLastFirst(t *testing.T) {
 	at := func(addr string) kernel.Key {
 		return kernel.Key{Protocol: dataplane.TCP, Addr: netip.MustParseAddr(addr), Port: 80}

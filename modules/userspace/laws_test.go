@@ -49,6 +49,8 @@ func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {
 
 func TestLaws(t *testing.T) { onBackends(t, dataplanetest.RunLaws) }
 
+func TestScale(t *testing.T) { onBackends(t, dataplanetest.RunScale) }
+
 func TestScenarios(t *testing.T) {
 	onBackends(t, func(t *testing.T, cfg dataplanetest.Config) { dataplanetest.RunScenarios(t, cfg) })
 }

@@ -17,9 +17,10 @@
 //
 // Some more laws are about what else is on a node: a firewall that forwards nothing
 // by default, other programs' bits of the packet mark, packets that connection
-// tracking calls invalid, source ports that many clients share. And some are about
-// many: each of 1,000 clients keeps its endpoint, an audit of 1,000 Services and a
-// repair are done within seconds.
+// tracking calls invalid, source ports that many clients share.
+//
+// [RunScale] is about many: each of 1,000 clients keeps its endpoint, an audit of
+// 1,000 Services and a repair are done within seconds.
 //
 // [RunScenarios] plays hand-written scenarios: a txtar file of Services, and who
 // reaches whom. A failing law prints the Services that it failed with in that

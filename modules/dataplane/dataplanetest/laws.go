@@ -20,7 +20,6 @@ func RunLaws(t *testing.T, cfg Config) {
 	for law, test := range map[string]func(*testing.T, Config){
 		"capabilities": capabilities, "expiry": expiry, "draining": draining, "sourcePorts": sourcePorts, "masquerade": masquerade, "sctp": sctp,
 		"firewall": firewall, "marks": marks, "invalid": invalid,
-		"scale": scale, "clients": clients,
 	} {
 		t.Run(law, func(t *testing.T) { test(t, cfg) })
 	}

@@ -28,6 +28,13 @@ func boundsOf(services int) bounds {
 	return bounds{4 * time.Second, 10 * time.Second}
 }
 
+// RunScale holds a mode that is for use to laws about many Services and clients.
+func RunScale(t *testing.T, cfg Config) {
+	for law, test := range map[string]func(*testing.T, Config){"scale": scale, "clients": clients} {
+		t.Run(law, func(t *testing.T) { test(t, cfg) })
+	}
+}
+
 // scale is laws 1 and 2 with many Services, within bounds of time: an audit, and
 // the repair after an operator has flushed what the mode made.
 // Proves S9.4.

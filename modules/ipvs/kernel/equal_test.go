@@ -77,6 +77,9 @@ func sameServers(t *rapid.T, h, memory kernel.Servers, f dataplane.Family) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := range got {
+		got[i].Place = 0 // the kernel's order depends on where it keeps its own things
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: got\n%v\nin memory\n%v", f, got, want)
 	}
