@@ -33,10 +33,9 @@ TWICE := modules/iptables modules/userspace
 # and the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 
-# Tests of whole agents in all modes, on a kernel with IPVS: switches from and to
-# ipvs, one walk on which the modes must agree, and what they may do. The others are
-# tested on this kernel.
-AGENTS := TestSwitches/ipvs|TestModesAgree|TestRights
+# Tests of whole agents that need a kernel with IPVS; the others are tested on this
+# kernel.
+AGENTS := TestSwitches/ipvs|TestRights/ipvs
 
 # Where goroutines share state, tests run under the race detector.
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
@@ -91,7 +90,11 @@ test-ipvs: deps $(SECOND_KERNEL) ## only the tests of ipvs that need a kernel wi
 
 .PHONY: test-agents
 test-agents: deps $(SECOND_KERNEL)
-	$(ON_SECOND) -run '$(AGENTS)' ./services/agent/cmd/portway -budget 1ms
+	$(ON_SECOND) -run '$(AGENTS)' ./services/agent/cmd/portway
+
+.PHONY: test-agree
+test-agree: deps $(SECOND_KERNEL) ## one walk of all three modes, side by side on a kernel with IPVS
+	$(ON_SECOND) -run TestModesAgree ./services/agent/cmd/portway -budget 1ms
 
 .PHONY: test-again
 test-again: deps $(SECOND_KERNEL)

@@ -11,7 +11,7 @@ import (
 	"github.com/portway/portway/modules/netfilter/netfiltertest"
 )
 
-var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
+var budget = flag.Duration("budget", 2*time.Second, "time for each law; more finds more")
 
 // onBackends runs a test of the whole mode.
 func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m))
 }
 
-var budget = flag.Duration("budget", 4*time.Second, "time for each law; more finds more")
+var budget = flag.Duration("budget", 2*time.Second, "time for each law; more finds more")
 
 // onBackends runs a test of the whole mode.
 func onBackends(t *testing.T, test func(*testing.T, dataplanetest.Config)) {

@@ -105,8 +105,7 @@ func (b *bed) ask(shots []Shot, legal []*dataplane.Snapshot, timeout time.Durati
 	shots = slices.Clone(shots)
 	for i, s := range shots {
 		if slices.ContainsFunc(legal, func(w *dataplane.Snapshot) bool { return !returns(w.Decide(s.Flow), s) }) {
-			b.lastPort++
-			shots[i].SourcePort = firstSourcePort + b.lastPort%sourcePortCount
+			shots[i].SourcePort = b.freshPort() // the answer may not find its sender
 		}
 	}
 	var wrong []miss
@@ -120,10 +119,6 @@ func (b *bed) ask(shots []Shot, legal []*dataplane.Snapshot, timeout time.Durati
 	}
 	return wrong
 }
-
-// Source ports for flows whose answers their senders may not know. The kernel
-// chooses others for those that have none of their own.
-const firstSourcePort, sourcePortCount = 10000, 20000
 
 // seen looks for a flow that its sender has had no answer to at the other node:
 // that it arrived there counts as an answer.

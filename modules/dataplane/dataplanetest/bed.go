@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/portway/portway/modules/dataplane"
@@ -27,8 +28,8 @@ type bed struct {
 	now time.Time
 	// watch sees what reaches the other node and its pod.
 	watch *rig.Watch
-	// lastPort is the source port of the last flow that had one of its own.
-	lastPort uint16
+	// lastPort counts flows that have a source port of their own.
+	lastPort atomic.Uint32
 	// orphaned: no process of a mode without KeepFlows lives, so flows that it
 	// let through may be refused or lost.
 	orphaned bool
@@ -61,6 +62,13 @@ func (b *bed) open(open Open) {
 			b.t.Fatalf("open %s for %s: %v", b.cfg.Mode.Name, f, err)
 		}
 	}
+}
+
+// freshPort is a source port that no flow has had, unless there were very many. The
+// kernel chooses others for those that ask for none.
+func (b *bed) freshPort() uint16 {
+	const first, count = 10000, 20000
+	return uint16(first + b.lastPort.Add(1)%count)
 }
 
 // inNode runs f where the planes are.

@@ -136,10 +136,15 @@ func (s stage) sendOne(p Probe) rig.Result {
 		}
 		return got
 	}
-	proto := cmp.Or(map[dataplane.Protocol]rig.Protocol{dataplane.UDP: rig.UDP}[p.Protocol], rig.TCP)
+	proto, source := rig.TCP, p.SourcePort
+	if p.Protocol == dataplane.UDP {
+		// By chance it would be that of a flow of an earlier act, which goes on: it is
+		// modules/conntrack that ends those.
+		proto, source = rig.UDP, cmp.Or(source, s.freshPort())
+	}
 	return rig.Probe{
 		From: s.rig.Host(p.From), Proto: proto, To: p.To,
-		Source: netip.AddrPortFrom(netip.Addr{}, p.SourcePort), Timeout: timeout,
+		Source: netip.AddrPortFrom(netip.Addr{}, source), Timeout: timeout,
 	}.Send(s.t.Context())
 }
 
