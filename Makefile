@@ -37,7 +37,9 @@ AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
 # kernel.
 AGENTS := TestSwitches/ipvs|TestRights/ipvs
 
-# Where goroutines share state, tests run under the race detector.
+# Where goroutines share state, tests run under the race detector, but for some of
+# whole agents that take long; GitHub runs those so, too.
+LONG := ^(TestSwitches|TestModesAgree)$$
 RACE := modules/servicecache modules/relay modules/healthcheck modules/conntrack services/agent
 
 patterns = $(patsubst %,./%/...,$(1))
@@ -67,11 +69,13 @@ help: ## show this list
 # Two at a time: a kernel that is a program has one processor. The longest first.
 .PHONY: test
 test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
-	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 test-ipvs test-unit test-agents test-kernel test-again
+	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 \
+	  test-ipvs test-unit test-agents test-kernel $(TWICE:%=test-again-%)
 
 .PHONY: test-unit
 test-unit: deps go
-	$(GO) test -race ./modules/dataplane $(call patterns,$(RACE))
+	$(GO) test -race -skip '$(LONG)' ./modules/dataplane $(call patterns,$(RACE))
+	$(GO) test -run '$(LONG)' ./services/agent/cmd/portway
 	$(GO) test $(call patterns,$(filter-out modules/dataplane e2e $(RACE) $(KERNEL) $(IPVS),$(MODULES)) e2e/cluster)
 	$(GO) test -skip '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 
@@ -96,10 +100,9 @@ test-agents: deps $(SECOND_KERNEL)
 test-agree: deps $(SECOND_KERNEL) ## one walk of all three modes, side by side on a kernel with IPVS
 	$(ON_SECOND) -run TestModesAgree ./services/agent/cmd/portway -budget 1ms
 
-.PHONY: test-again
-test-again: deps $(SECOND_KERNEL)
-	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 \
-	  $(ON_SECOND) -p 1 -run '$(AGAIN)' $(addprefix ./,$(TWICE)) -budget 1ms
+.PHONY: $(TWICE:%=test-again-%)
+$(TWICE:%=test-again-%): test-again-%: deps $(SECOND_KERNEL)
+	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
 
 .PHONY: golden
 golden: go ## write the expected outputs of tests anew, to be read in the diff
