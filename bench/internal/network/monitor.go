@@ -1,6 +1,7 @@
 package network
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -10,8 +11,8 @@ import (
 
 // Told is how many messages there were.
 type Told struct {
-	Rules int // about rules that came or went
-	All   int // about tables, chains and sets too
+	Rules int // about rules that came and stayed, or went that had been there
+	All   int // about tables, chains, sets and rules
 }
 
 // Monitor counts what nftables tells about changes of a namespace.
@@ -19,8 +20,17 @@ type Monitor struct {
 	socket *nl.NetlinkSocket
 	stop   chan struct{}
 	ended  chan struct{}
-	told   Told
+	all    int
+	came   map[rule]bool
+	went   int
 	err    error
+}
+
+// rule is what names a rule as long as it lives.
+type rule struct {
+	family byte
+	table  string
+	handle uint64
 }
 
 // monitorBuffer holds what one large write tells at once.
@@ -35,7 +45,7 @@ const (
 
 // MonitorNFTables begins to count.
 func MonitorNFTables(h *Host) (*Monitor, error) {
-	m := &Monitor{stop: make(chan struct{}), ended: make(chan struct{})}
+	m := &Monitor{came: make(map[rule]bool), stop: make(chan struct{}), ended: make(chan struct{})}
 	err := h.Do(func() (err error) {
 		m.socket, err = nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 		return err
@@ -72,13 +82,14 @@ func (m *Monitor) read() {
 			return
 		}
 		for _, message := range messages {
-			switch message.Header.Type {
-			case newGeneration:
+			if message.Header.Type == newGeneration {
 				continue
-			case newRule, deletedRule:
-				m.told.Rules++
 			}
-			m.told.All++
+			m.all++
+			if err := m.follow(message.Header.Type, message.Data); err != nil {
+				m.err = err
+				return
+			}
 		}
 	}
 }
@@ -88,5 +99,35 @@ func (m *Monitor) Close() (Told, error) {
 	close(m.stop)
 	<-m.ended
 	m.socket.Close()
-	return m.told, m.err
+	return Told{Rules: len(m.came) + m.went, All: m.all}, m.err
+}
+
+// follow notes a rule that comes or goes. What came and went meanwhile is nothing
+// that has changed: it was a try.
+func (m *Monitor) follow(kind uint16, data []byte) error {
+	if kind != newRule && kind != deletedRule {
+		return nil
+	}
+	attributes, err := nl.ParseRouteAttr(data[nl.SizeofNfgenmsg:])
+	if err != nil {
+		return fmt.Errorf("a message of nftables about a rule: %w", err)
+	}
+	r := rule{family: data[0]}
+	for _, a := range attributes {
+		switch a.Attr.Type & nl.NLA_TYPE_MASK {
+		case unix.NFTA_RULE_TABLE:
+			r.table = string(a.Value)
+		case unix.NFTA_RULE_HANDLE:
+			r.handle = binary.BigEndian.Uint64(a.Value)
+		}
+	}
+	switch {
+	case kind == newRule:
+		m.came[r] = true
+	case m.came[r]:
+		delete(m.came, r)
+	default:
+		m.went++
+	}
+	return nil
 }

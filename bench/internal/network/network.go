@@ -44,6 +44,7 @@ var (
 // Network is a node and who talks through it.
 type Network struct {
 	Node, Client, Far *Host
+	joined            bool // to the bridge
 }
 
 // MakeBridge makes the caller's namespace the place where the API server is.
@@ -91,9 +92,13 @@ func New(withProxy bool) (*Network, error) {
 	return n, nil
 }
 
-// Close lets go of the namespaces.
+// Close lets go of the namespaces. They end a while later, but the place at the
+// bridge is free at once.
 func (n *Network) Close() error {
 	var errs []error
+	if n.joined {
+		errs = append(errs, RemoveLink(peerOfNode))
+	}
 	for _, h := range []*Host{n.Node, n.Client, n.Far} {
 		if h != nil {
 			errs = append(errs, h.close())
@@ -135,6 +140,7 @@ func (n *Network) joinAPI() error {
 		if err := veth(n.Node, "eth0", nil, ""); err != nil {
 			return err
 		}
+		n.joined = true
 		return errors.Join(n.Node.mac("eth0", nodeMAC), n.Node.address("eth0", netip.PrefixFrom(Node, 24)), api.port(peerOfNode))
 	})
 }

@@ -20,13 +20,18 @@ func plotted() []string {
 }
 
 // Plot draws SVG files into a directory, one for each figure, over the number of
-// Services: those shapes with as many endpoints as the first has.
+// Services: those shapes with as many endpoints as the first has, if they are more
+// than one.
 func (r *Results) Plot(dir string) error {
 	shapes := r.Shapes()
 	if len(shapes) == 0 {
 		return nil
 	}
-	shapes = slices.DeleteFunc(shapes, func(s Shape) bool { return s.Endpoints != shapes[0].Endpoints })
+	endpoints := shapes[0].Endpoints
+	shapes = slices.DeleteFunc(shapes, func(s Shape) bool { return s.Endpoints != endpoints })
+	if len(shapes) < 2 {
+		return nil
+	}
 	for _, f := range measure.Catalog() {
 		if !slices.Contains(plotted(), f.Name) {
 			continue
