@@ -57,7 +57,6 @@ func (r *run) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.idlePerSecond = time.Duration(float64(spent) / period.Seconds())
 	r.figures["idle.cpu"] = spent.Seconds() * time.Minute.Seconds() / period.Seconds()
 	return nil
 }
@@ -75,14 +74,6 @@ func (r *run) spent(f func() error) (time.Duration, error) {
 	return after.CPU - before.CPU, err
 }
 
-// busy measures the CPU that f costs, less that of as much time in which nothing
-// changes.
-func (r *run) busy(f func() error) (time.Duration, error) {
-	start := time.Now()
-	spent, err := r.spent(f)
-	return spent - time.Duration(float64(r.idlePerSecond)*time.Since(start).Seconds()), err
-}
-
 // changes measures changes one at a time.
 func (r *run) changes(ctx context.Context) (err error) {
 	w := r.watch(ctx)
@@ -98,7 +89,7 @@ func (r *run) replacements(ctx context.Context, w *watcher, name string) error {
 	times := probe.Histogram()
 	var cpu time.Duration
 	err := r.counting(name, r.Samples, func() (err error) {
-		cpu, err = r.busy(func() error {
+		cpu, err = r.spent(func() error {
 			for i := range r.Samples {
 				took, err := r.replace(ctx, w, load.Canary(i%load.Canaries))
 				if err != nil {
@@ -116,7 +107,7 @@ func (r *run) replacements(ctx context.Context, w *watcher, name string) error {
 		return fmt.Errorf("one endpoint: %w", err)
 	}
 	r.quantiles(name, times)
-	r.figures[name+".cpu"] = max(0, float64(cpu.Milliseconds())/float64(r.Samples))
+	r.figures[name+".cpu"] = float64(cpu.Milliseconds()) / float64(r.Samples)
 	return nil
 }
 

@@ -26,12 +26,12 @@ func (r *run) churn(ctx context.Context) error {
 	times := probe.Histogram()
 	var made atomic.Int64
 	start := time.Now()
-	cpu, err := r.busy(func() error { return r.makeChanges(ctx, times, &made) })
+	cpu, err := r.spent(func() error { return r.makeChanges(ctx, times, &made) })
 	if err != nil {
 		return err
 	}
 	r.figures["churn.rate"] = float64(made.Load()) / time.Since(start).Seconds()
-	r.figures["churn.cpu"] = max(0, float64(cpu.Milliseconds())/float64(made.Load()))
+	r.figures["churn.cpu"] = float64(cpu.Milliseconds()) / float64(made.Load())
 	r.quantiles("churn", times)
 	if err := r.settle(ctx); err != nil {
 		return err

@@ -53,8 +53,7 @@ type run struct {
 	far, directFar *probe.Far
 	proxy          *proxy.Proxy
 	figures        Figures
-	idlePerSecond  time.Duration // CPU while nothing changes
-	passing        int           // Services made and deleted so far
+	passing        int // Services made and deleted so far
 	kernel         proxy.Kernel
 	counter        *counter // nil if the kernel does other things, too
 }

@@ -46,10 +46,31 @@ func (m settingFloors) at(s Shape) []Floor {
 	return floors
 }
 
-// Floors are what is promised at 10,000 Services of five endpoints.
+// small are floors for a run of a few minutes, far below what it measures: they
+// tell that something has gone wrong, also on a machine that others use.
+func small() []Floor {
+	s, mode := Shape{1000, 5}, "iptables-nft"
+	return []Floor{
+		{Shape: s, Mode: mode, Figure: "cold.all", Ratio: 2},
+		{Shape: s, Mode: mode, Figure: "cold.kubernetes", Most: 2},
+		{Shape: s, Mode: mode, Figure: "cold.dns", Most: 2},
+		{Shape: s, Mode: mode, Figure: "objects.rules", Ratio: 2},
+		{Shape: s, Mode: mode, Figure: "endpoint.p99", Ratio: 3},
+		{Shape: s, Mode: mode, Figure: "endpoint.cpu", Ratio: 8},
+		{Shape: s, Mode: mode, Figure: "rss.settled", Ratio: 1.2},
+		{Shape: s, Mode: mode, Figure: "restart.rules"},
+		{Shape: s, Mode: mode, Figure: "restart.broken"},
+		{Shape: s, Mode: mode, Figure: "restart.refused"},
+		{Shape: s, Mode: mode, Figure: "audit.time", Most: 2},
+	}
+}
+
+// Floors are what is promised at 10,000 Services of five endpoints, and what must
+// be so with 1,000.
 func Floors() []Floor {
 	s := Shape{10000, 5}
 	return slices.Concat(
+		small(),
 		settingFloors{"iptables-nft", 30, 20, 20, 2, 5, 2}.at(s),
 		settingFloors{"iptables-legacy", 2, 4, 4, 2, 5, 2}.at(s),
 		settingFloors{"ipvs", 5, 10, 10, 2, 1, 2}.at(s),
