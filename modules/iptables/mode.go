@@ -29,11 +29,13 @@ const defaultLockWait = 5 * time.Second
 
 // Mode is the iptables mode.
 func Mode(o Options) dataplane.Mode {
+	own := new(program.Tally)
 	open := func(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
 		p, err := o.open(ctx, f)
 		if err != nil {
 			return nil, fmt.Errorf("open iptables mode for %s: %w", f, err)
 		}
+		p.program.Own = own
 		return p, nil
 	}
 	return dataplane.Mode{Name: Name, Probe: o.probe, Open: open, Cleanup: o.cleanup}

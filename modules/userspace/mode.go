@@ -11,6 +11,7 @@ import (
 
 	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/netfilter"
+	"github.com/portway/portway/modules/netfilter/program"
 	"github.com/portway/portway/modules/relay"
 )
 
@@ -33,11 +34,13 @@ const defaultLockWait = 5 * time.Second
 
 // Mode is the userspace mode.
 func Mode(o Options) dataplane.Mode {
+	own := new(program.Tally)
 	open := func(ctx context.Context, f dataplane.Family) (dataplane.Plane, error) {
 		p, err := o.open(ctx, f)
 		if err != nil {
 			return nil, fmt.Errorf("open userspace mode for %s: %w", f, err)
 		}
+		p.program.Own = own
 		return p, nil
 	}
 	return dataplane.Mode{

@@ -19,6 +19,8 @@ type Program struct {
 	Kernel netfilter.Kernel
 	// Chunk is how many chains one transaction may write; 0 is no limit.
 	Chunk int
+	// Own is common to the programs of a node.
+	Own *Tally
 
 	// What follows is forgotten when a Sync fails.
 	last    *dataplane.Snapshot
@@ -36,7 +38,7 @@ type Program struct {
 
 // New is a Program that knows nothing of the kernel yet.
 func New(l *Layout, k netfilter.Kernel, chunk int) *Program {
-	p := &Program{Layout: l, Kernel: k, Chunk: chunk}
+	p := &Program{Layout: l, Kernel: k, Chunk: chunk, Own: new(Tally)}
 	p.Forget()
 	return p
 }
