@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -199,6 +201,17 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *left
 		a.health.Synced(res.Plane.Family)
 		a.services.Sync(ctx, res.Want)
 		left.synced(res.Plane.Family)
+		a.trim(res.Plane.Family)
+	}
+}
+
+// trim gives memory back after the first Sync of a family: lists of all objects, and
+// all rules as a text, do not come again. The runtime would keep what they took for
+// minutes, for as many more.
+func (a *agent) trim(f dataplane.Family) {
+	if !slices.Contains(a.trimmed, f) {
+		a.trimmed = append(a.trimmed, f)
+		go debug.FreeOSMemory() // a collection: nobody waits for it
 	}
 }
 
