@@ -82,7 +82,7 @@ func (c climber) measure(ctx context.Context, shape report.Shape, results *repor
 			return err
 		}
 		for repetition := range c.repeat {
-			for _, name := range proxies() {
+			for _, name := range c.proxies {
 				run := report.Run{Shape: shape, Mode: mode, Proxy: name, Repetition: repetition}
 				err := c.where(setting)(ctx, setting, &run)
 				results.Runs = append(results.Runs, run)

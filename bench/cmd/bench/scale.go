@@ -27,6 +27,7 @@ type options struct {
 	shapes   []string
 	modes    []string
 	parts    []string
+	proxies  []string
 	repeat   int
 	samples  int
 	churn    time.Duration
@@ -57,6 +58,7 @@ func scaleCommand() *cobra.Command {
 	flags.StringSliceVar(&o.shapes, "shapes", []string{"1000x5", "5000x5", "10000x5", "1x1000", "250x100"}, "numbers of Services and of endpoints of each; those that only grow share one API server")
 	flags.StringSliceVar(&o.modes, "modes", []string{"iptables-nft", "iptables-legacy"}, "proxy modes")
 	flags.StringSliceVar(&o.parts, "parts", parts, "what is measured beside the start")
+	flags.StringSliceVar(&o.proxies, "proxies", []string{proxy.Portway, proxy.KubeProxy}, "what is measured; with one of them there are no ratios")
 	flags.IntVar(&o.repeat, "repeat", 1, "how often each proxy is measured")
 	flags.IntVar(&o.samples, "samples", 30, "how often each change is measured that is measured alone")
 	flags.DurationVar(&o.churn, "churn", time.Minute, "how long 100 changes per second last")
@@ -165,6 +167,3 @@ func reportCommand() *cobra.Command {
 	cmd.Flags().StringVar(&plots, "plots", "", "a directory to draw plots into")
 	return cmd
 }
-
-// proxies are measured in turn.
-func proxies() []string { return []string{proxy.Portway, proxy.KubeProxy} }
