@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime/debug"
 	"slices"
 
@@ -207,12 +208,17 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *left
 
 // trim gives memory back after the first Sync of a family: lists of all objects, and
 // all rules as a text, do not come again. The runtime would keep what they took for
-// minutes, for as many more.
+// minutes, for as many more. From then on there is little to collect, so it is
+// collected early: a node's memory is its pods'.
 func (a *agent) trim(f dataplane.Family) {
-	if !slices.Contains(a.trimmed, f) {
-		a.trimmed = append(a.trimmed, f)
-		go debug.FreeOSMemory() // a collection: nobody waits for it
+	if slices.Contains(a.trimmed, f) {
+		return
 	}
+	a.trimmed = append(a.trimmed, f)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	go debug.FreeOSMemory() // a collection: nobody waits for it
 }
 
 func (a *agent) cacheConfig(c choice) servicecache.Config {
