@@ -66,14 +66,19 @@ help: ## show this list
 
 ##@ Test
 
+# What tests need. `make test` sees to it once, before its lanes.
+ifndef SIDE_BY_SIDE
+BEFORE := deps go $(SECOND_KERNEL)
+endif
+
 # Two at a time: a kernel that is a program has one processor. The longest first.
 .PHONY: test
-test: deps lint $(SECOND_KERNEL) ## lint, then every test of every module; needs root
+test: $(BEFORE) lint ## lint, then every test of every module; needs root
 	@$(MAKE) --no-print-directory -kO -j2 SIDE_BY_SIDE=1 \
 	  test-ipvs test-unit test-agents test-kernel $(TWICE:%=test-again-%)
 
 .PHONY: test-unit
-test-unit: deps go
+test-unit: $(BEFORE)
 	$(GO) test -race -skip '$(LONG)' ./modules/dataplane $(call patterns,$(RACE))
 	$(GO) test -run '$(LONG)' ./services/agent/cmd/portway
 	$(GO) test $(call patterns,$(filter-out modules/dataplane e2e $(RACE) $(KERNEL) $(IPVS),$(MODULES)) e2e/cluster)
@@ -82,26 +87,26 @@ test-unit: deps go
 # One package at a time: they wait for packets with limits, and should not wait
 # for each other. What they need is compiled before, side by side.
 .PHONY: test-kernel
-test-kernel: deps go ## only the tests that send packets through this kernel; needs root
+test-kernel: $(BEFORE) ## only the tests that send packets through this kernel; needs root
 	$(GO) vet $(call patterns,$(KERNEL))
 	$(GO) test -count=1 -p 1 -parallel 4 $(call patterns,$(KERNEL))
 
 .PHONY: test-ipvs
-test-ipvs: deps $(SECOND_KERNEL) ## only the tests of ipvs that need a kernel with it, this one or another
+test-ipvs: $(BEFORE) ## only the tests of ipvs that need a kernel with it, this one or another
 	$(GO) vet $(call patterns,$(IPVS))
 	PORTWAY_TEST_EXPLAINS=2 PORTWAY_TEST_SERVICES=10000 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 
 .PHONY: test-agents
-test-agents: deps $(SECOND_KERNEL)
+test-agents: $(BEFORE)
 	$(ON_SECOND) -run '$(AGENTS)' ./services/agent/cmd/portway
 
 .PHONY: test-agree
-test-agree: deps $(SECOND_KERNEL) ## one walk of all three modes, side by side on a kernel with IPVS
+test-agree: $(BEFORE) ## one walk of all three modes, side by side on a kernel with IPVS
 	$(ON_SECOND) -run TestModesAgree ./services/agent/cmd/portway -budget 1ms
 
 .PHONY: $(TWICE:%=test-again-%)
-$(TWICE:%=test-again-%): test-again-%: deps $(SECOND_KERNEL)
+$(TWICE:%=test-again-%): test-again-%: $(BEFORE)
 	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
 
 .PHONY: golden

@@ -35,7 +35,7 @@ func (p *Plane) differences(m *model, r *reading) []dataplane.Difference {
 	d.rules(r)
 	d.sets(netfilter.PlanSets(m.wantSets(), r.sets))
 	if r.noDevice {
-		d.add("device "+kernel.DeviceName, dataplane.ServicePortName{}, "up", "")
+		d.add("device "+kernel.DeviceName, dataplane.ServicePortName{}, "up, with its own address", "")
 	}
 	d.locals(r)
 	d.servers(r)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/portway/portway/modules/dataplane"
 	"github.com/portway/portway/modules/ipvs/kernel"
 	"github.com/portway/portway/modules/ipvs/kernel/kerneltest"
 )
@@ -288,4 +289,36 @@ func openDummy(t testing.TB, s sample) device {
 
 func TestDeviceOfTheKernel(t *testing.T) {
 	tryDevices(t, func(t *testing.T, s sample) device { return openDummy(t, s) })
+}
+
+// Without its own address the device would lose all IPv4 routes together with the
+// last address that kube-proxy bound; that it is gone shows also when there is none.
+func TestDeviceWithoutItsOwnAddressIsNotWhole(t *testing.T) {
+	d := openDummy(t, samples[0])
+	if _, err := d.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.List(t.Context(), dataplane.IPv4); err != nil || len(list) > 0 {
+		t.Fatalf("made: %v, %v", list, err)
+	}
+	link, err := netlink.LinkByName(kernel.DeviceName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil || len(addresses) != 1 {
+		t.Fatalf("its addresses: %v, %v", addresses, err)
+	}
+	if err := netlink.AddrDel(link, &addresses[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.List(t.Context(), dataplane.IPv4); !errors.Is(err, kernel.ErrNoDevice) {
+		t.Errorf("without its address: %v", err)
+	}
+	if changed, err := d.Ensure(t.Context()); err != nil || !changed {
+		t.Errorf("made again: %t, %v", changed, err)
+	}
+	if _, err := d.List(t.Context(), dataplane.IPv4); err != nil {
+		t.Errorf("whole again: %v", err)
+	}
 }

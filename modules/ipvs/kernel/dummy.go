@@ -205,7 +205,23 @@ func (Dummy) List(ctx context.Context, f dataplane.Family) ([]Local, error) {
 		return nil, missing
 	}
 	list, err := h.list(ctx, link, f)
+	if err == nil && missing == nil && f == dataplane.IPv4 {
+		missing = h.unanchored(ctx, link)
+	}
 	return list, cmp.Or(err, missing)
+}
+
+// unanchored is ErrNoDevice if the device has lost its anchor, which no route shows
+// as long as there is none.
+func (h routes) unanchored(ctx context.Context, link netlink.Link) error {
+	addresses, err := h.addresses(ctx, dataplane.IPv4)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(addresses, address{link.Attrs().Index, netip.MustParsePrefix(anchor)}) {
+		return nil
+	}
+	return ErrNoDevice
 }
 
 func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family) ([]Local, error) {

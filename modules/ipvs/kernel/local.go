@@ -76,7 +76,7 @@ func (o LocalOp) String() string {
 
 var (
 	// ErrNoDevice: the device does not exist, or is not as Ensure makes it.
-	ErrNoDevice = errors.New("the device " + DeviceName + " is missing or down")
+	ErrNoDevice = errors.New("the device " + DeviceName + " is missing, down, or without its own address")
 	// ErrHeld: another device of the node has the address, so it stays there.
 	ErrHeld = errors.New("another device of this node has it")
 	// ErrSource: the source is no address of the node.
@@ -106,7 +106,7 @@ type Device interface {
 	// List returns what the device makes local in a family, sorted, without
 	// link-local and loopback addresses, and routes that others made, such as
 	// the kernel for an address. ErrNoDevice comes with what there is on one that
-	// is down, as kube-proxy's is.
+	// is down, as kube-proxy's is, or that has lost the address of its own.
 	List(ctx context.Context, f dataplane.Family) ([]Local, error)
 	// Apply makes the changes in their order. Refused ones stop none of the
 	// others; after an error read again. A device that is down takes deletions
