@@ -87,16 +87,16 @@ func CheckModules(tree fs.FS, modules []workspace.Module) []string {
 	return problems
 }
 
-// CheckVersions lists the dependencies that members require directly in versions
-// that differ: the workspace would select one of them, and a module alone test
-// another.
+// CheckVersions lists the dependencies that members require in versions that differ:
+// the workspace would select one of them, and a module alone test another, and
+// compile it with all that imports it once more. "make tidy" makes them alike.
 func CheckVersions(modules []workspace.Module) []string {
 	type first struct{ dir, version string }
 	seen := make(map[string]first)
 	var problems []string
 	for _, module := range modules {
 		for _, require := range module.File.Require {
-			if !module.Member || require.Indirect {
+			if !module.Member {
 				continue
 			}
 			dependency, version := require.Mod.Path, require.Mod.Version

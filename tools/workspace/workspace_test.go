@@ -55,34 +55,3 @@ func TestRoot(t *testing.T) {
 		t.Errorf("Root(%s) = %s, %v; want %s", inner, got, err, root)
 	}
 }
-
-// Members that require one module in different versions compile it, and all that
-// imports it, once for each of them when they are built alone.
-func TestMembersRequireTheSameVersions(t *testing.T) {
-	root, err := Root(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	modules, err := Modules(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type requirement struct{ dir, version string }
-	first := make(map[string]requirement)
-	for _, module := range modules {
-		if !module.Member {
-			continue
-		}
-		for _, r := range module.File.Require {
-			known, ok := first[r.Mod.Path]
-			if !ok {
-				first[r.Mod.Path] = requirement{module.Dir, r.Mod.Version}
-			} else if known.version != r.Mod.Version {
-				t.Errorf("%s requires %s, %s requires %s: make tidy", module.Dir, r.Mod, known.dir, known.version)
-			}
-		}
-	}
-	if len(first) == 0 {
-		t.Error("no member requires anything")
-	}
-}
