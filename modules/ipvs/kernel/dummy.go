@@ -176,7 +176,7 @@ func (Dummy) Remove(ctx context.Context) error {
 		return err
 	}
 	for _, f := range dataplane.Families() {
-		list, err := h.list(ctx, link, f)
+		list, _, err := h.list(ctx, link, f)
 		if err != nil {
 			return err
 		}
@@ -204,32 +204,21 @@ func (Dummy) List(ctx context.Context, f dataplane.Family) ([]Local, error) {
 	if link == nil {
 		return nil, missing
 	}
-	list, err := h.list(ctx, link, f)
-	if err == nil && missing == nil && f == dataplane.IPv4 {
-		missing = h.unanchored(ctx, link)
+	list, anchored, err := h.list(ctx, link, f)
+	if !anchored { // which no route shows as long as there is none
+		missing = ErrNoDevice
 	}
 	return list, cmp.Or(err, missing)
 }
 
-// unanchored is ErrNoDevice if the device has lost its anchor, which no route shows
-// as long as there is none.
-func (h routes) unanchored(ctx context.Context, link netlink.Link) error {
-	addresses, err := h.addresses(ctx, dataplane.IPv4)
-	if err != nil {
-		return err
-	}
-	if slices.Contains(addresses, address{link.Attrs().Index, netip.MustParsePrefix(anchor)}) {
-		return nil
-	}
-	return ErrNoDevice
-}
-
-func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family) ([]Local, error) {
+// list also tells whether the device has its anchor, which is of IPv4 only.
+func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family) (list []Local, anchored bool, err error) {
 	addresses, err := h.addresses(ctx, f)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var list []Local
+	own := address{link.Attrs().Index, netip.MustParsePrefix(anchor)}
+	anchored = f != dataplane.IPv4 || slices.Contains(addresses, own)
 	for _, a := range addresses {
 		if a.index == link.Attrs().Index && isGlobal(a.prefix) {
 			list = append(list, Local{Prefix: a.prefix, Bound: true})
@@ -237,7 +226,7 @@ func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family)
 	}
 	found, err := h.locals(ctx, f)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, r := range found {
 		if r.index == link.Attrs().Index && r.protocol == RouteProtocol {
@@ -245,7 +234,7 @@ func (h routes) list(ctx context.Context, link netlink.Link, f dataplane.Family)
 		}
 	}
 	slices.SortFunc(list, Local.Compare)
-	return slices.CompactFunc(list, func(a, b Local) bool { return a.Compare(b) == 0 }), nil
+	return slices.CompactFunc(list, func(a, b Local) bool { return a.Compare(b) == 0 }), anchored, nil
 }
 
 // isGlobal leaves out the anchor and what the kernel gives to every device.
