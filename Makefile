@@ -129,7 +129,7 @@ bench-scale: deps $(SECOND_KERNEL) ## Portway and kube-proxy side by side, with 
 
 .PHONY: bench-small
 bench-small: BENCH_FLAGS = --shapes=1000x5 --modes=iptables-nft --parts=changes,restart,audit --samples=10 --out=build/bench/small
-bench-small: bench-scale ## the same with 1,000 Services in three minutes, to see at once whether a ratio has fallen
+bench-small: bench-scale ## the same with 1,000 Services in two minutes, to see at once whether a ratio has fallen
 
 .PHONY: fuzz
 fuzz: go ## run each fuzz target for FUZZTIME (30s)

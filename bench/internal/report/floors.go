@@ -46,8 +46,8 @@ func (m settingFloors) at(s Shape) []Floor {
 	return floors
 }
 
-// small are floors for a run of a few minutes, far below what it measures: they
-// tell that something has gone wrong, also on a machine that others use.
+// small are floors for a run of a few minutes, below what it measures: they tell
+// that something has gone wrong.
 func small() []Floor {
 	s, mode := Shape{1000, 5}, "iptables-nft"
 	return []Floor{
