@@ -16,12 +16,10 @@ type event struct {
 }
 
 // watch streams changes that came after a revision, or, for a streamed list,
-// all objects, a bookmark and then the changes.
+// all objects, a bookmark and then the changes. What it starts from is settled
+// before it answers: who has the answer sees all that happens from then on.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, q *selector, initial bool) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
 	flush := func() { _ = http.NewResponseController(w).Flush() } // the client went away
-	flush()
 	from, _ := strconv.ParseUint(r.FormValue("resourceVersion"), 10, 64)
 	s.state.mu.Lock()
 	dropped, gone := s.state.dropped, from != 0 && from < s.state.oldest
@@ -39,6 +37,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, q *selector, init
 		first = append(first, bookmark(q, from))
 	}
 	s.state.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
 	out := json.NewEncoder(w)
 	for _, e := range first {
 		if out.Encode(e) != nil {
