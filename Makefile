@@ -29,9 +29,11 @@ ON_IPVS := ^(TestLaws|TestScale|TestScenarios|TestConnectionsOutliveTheMode)$$
 # with the older iptables.
 TWICE := modules/iptables modules/userspace
 
-# What of them: programs start slowly there, so each law has one generated case,
-# and the scenarios are those that meet most of a kernel.
+# What of them: programs start slowly there, so each law has one generated case of
+# one family, another in each module (the same code writes the rules of both), and
+# the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
+AGAIN_FAMILY := modules/iptables=IPv4 modules/userspace=IPv6
 
 # Tests of whole agents that need a kernel with IPVS; the others are tested on this
 # kernel.
@@ -107,7 +109,8 @@ test-agree: $(BEFORE) ## one walk of all three modes, side by side on a kernel w
 
 .PHONY: $(TWICE:%=test-again-%)
 $(TWICE:%=test-again-%): test-again-%: $(BEFORE)
-	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_EXPLAINS=2 $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
+	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_FAMILIES=$(patsubst $*=%,%,$(filter $*=%,$(AGAIN_FAMILY))) PORTWAY_TEST_EXPLAINS=2 \
+	  $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
 
 .PHONY: golden
 golden: go ## write the expected outputs of tests anew, to be read in the diff

@@ -2,10 +2,14 @@ package dataplanetest
 
 import (
 	"cmp"
+	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/portway/portway/modules/dataplane"
 )
 
 // backendsVariable lists the iptables back ends that this machine's kernel has;
@@ -17,6 +21,31 @@ const backendsVariable = "PORTWAY_TEST_IPTABLES"
 // them a plane reads all its rules anew with several programs, and where a
 // program takes a fifth of a second that is most of a test's time.
 const explainsVariable = "PORTWAY_TEST_EXPLAINS"
+
+// familiesVariable lists the families to test, "IPv4" and "IPv6"; unset it means
+// both. What two modes have in common need not be tried with both in both of them
+// where that takes long.
+const familiesVariable = "PORTWAY_TEST_FAMILIES"
+
+// familiesToTest panics if the variable names none, or another.
+func familiesToTest() []dataplane.Family {
+	text, ok := os.LookupEnv(familiesVariable)
+	if !ok {
+		return dataplane.Families()
+	}
+	var some []dataplane.Family
+	for name := range strings.FieldsSeq(text) {
+		i := slices.IndexFunc(dataplane.Families(), func(f dataplane.Family) bool { return f.String() == name })
+		if i < 0 {
+			panic(fmt.Sprintf("%s: %q is none of %v", familiesVariable, name, dataplane.Families()))
+		}
+		some = append(some, dataplane.Families()[i])
+	}
+	if len(some) == 0 {
+		panic(familiesVariable + " names no family")
+	}
+	return some
+}
 
 // mostExplains is that bound; without one it is n.
 func mostExplains(n int) int {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func capabilities(t *testing.T, cfg Config) {
 // shortBinding is a Service whose clients are soon forgotten.
 const shortBinding = `
 node detect=ClusterCIDR
-web TCP 80->8080 ips=10.96.0.10 endpoints=e1,e2,remote,node2 affinity=1s
+web TCP 80->8080 ips=10.96.0.10,fd00:96::10 endpoints=e1,e2,remote,node2 affinity=1s
 `
 
 // expiry is law 7 for the end of a binding: a client that comes back after the
@@ -52,7 +53,7 @@ func expiry(t *testing.T, cfg Config) {
 	t.Parallel()
 	b := syncedBed(t, cfg, shortBinding)
 	sp, _ := b.want.ServicePort(dataplane.ServicePortName{Namespace: "rig", Name: "web", Protocol: dataplane.TCP})
-	frontend := sp.Frontends[0]
+	frontend := sp.Frontends[slices.IndexFunc(sp.Frontends, func(f *dataplane.Frontend) bool { return f.Family == cfg.families()[0] })]
 	first := b.serverOf("c", frontend)
 	visits := 15 // by chance all meet the same one of four: once in a billion runs
 	if !cfg.Mode.Has(dataplane.AffinityExpiry) {

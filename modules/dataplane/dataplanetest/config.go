@@ -10,7 +10,8 @@ import (
 // Config says how a mode is held to the laws.
 type Config struct {
 	Mode dataplane.Mode
-	// Families are those that the mode's planes are opened for; nil is both.
+	// Families are those that the mode's planes are opened for; nil is what the
+	// environment says, and both by default.
 	Families []dataplane.Family
 	// Iptables names the back end that the node's other programs use, and a
 	// plane must detect: "nft" or "legacy"; "" is nft.
@@ -37,7 +38,7 @@ type Config struct {
 
 func (c Config) families() []dataplane.Family {
 	if c.Families == nil {
-		return dataplane.Families()
+		return familiesToTest()
 	}
 	return c.Families
 }

@@ -27,10 +27,10 @@
 // form, so that it can become a scenario, after how to repeat it (its seed); with
 // PORTWAY_TEST_FAILURES, a folder, it also writes them there, made small.
 //
-// Three variables of the environment fit both to a kernel: PORTWAY_TEST_IPTABLES
-// lists the iptables back ends to test with, PORTWAY_TEST_EXPLAINS bounds how many
-// flows of a state are explained, and PORTWAY_TEST_SERVICES says how many Services
-// are many (up to 10,000).
+// Variables of the environment fit all to a kernel: PORTWAY_TEST_IPTABLES lists the
+// iptables back ends to test with, PORTWAY_TEST_FAMILIES the families,
+// PORTWAY_TEST_EXPLAINS bounds how many flows of a state are explained, and
+// PORTWAY_TEST_SERVICES says how many Services are many (up to 10,000).
 //
 // [Service] and [State] are the small model behind both. It decides traffic
 // policies a second time, on its own, in the fewest words possible: it is the
