@@ -103,7 +103,7 @@ func TestAuditReadsOnlyWhatMayDiffer(t *testing.T) {
 	audit("nothing happened", want, false, 0)
 	edit := want.Edit()
 	edit.Delete(many(1)[0].Name)
-	audit("another snapshot", built(t, edit), true, 5) // two chains, a jump, two entries of sets
+	audit("another snapshot", built(t, edit), true, 6) // two chains, a jump, three entries of sets
 	gone := netfilter.SetPlan{Remove: []netfilter.SetChange{setClusterIP.entry(dataplane.IPv4, netfilter.AddrEntry(many(1)[0].Frontends[0].Addr))}}
 	if err := k.ChangeSets(t.Context(), gone); err != nil {
 		t.Fatal(err)

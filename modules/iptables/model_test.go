@@ -106,15 +106,15 @@ func TestCost(t *testing.T) {
 		want size
 	}{
 		{"ClusterIP without endpoints", clusterIP("s", "10.96.0.1:80", nil), size{2, 1, 2, 0}},
-		{"ClusterIP, 1 endpoint", clusterIP("s", "10.96.0.1:80", remote(1)), size{4, 2, 1, 0}},
-		{"ClusterIP, 5 endpoints", clusterIP("s", "10.96.0.1:80", remote(5)), size{8, 2, 1, 0}},
-		{"ClusterIP, 5 local endpoints", clusterIP("s", "10.96.0.1:80", local(5)), size{8, 2, 6, 0}},
-		{"ClusterIP, 32 endpoints", clusterIP("s", "10.96.0.1:80", remote(32)), size{35, 2, 1, 0}},
-		{"ClusterIP, 1000 endpoints", clusterIP("s", "10.96.0.1:80", remote(1000)), size{1035, 34, 1, 0}},
-		{"ClusterIP, 5 endpoints, affinity", sticky(clusterIP("s", "10.96.0.1:80", remote(5))), size{23, 7, 1, 5}},
-		{"NodePort and LB IP, 5 endpoints", loadBalancer(t, remote(5), nil, false), size{13, 4, 1, 0}},
-		{"the same, traffic policy Local, 2 of 5 here", loadBalancer(t, remote(3), local(2), false), size{19, 5, 3, 0}},
-		{"the same, with a source range", loadBalancer(t, remote(3), local(2), true), size{27, 8, 4, 0}},
+		{"ClusterIP, 1 endpoint", clusterIP("s", "10.96.0.1:80", remote(1)), size{3, 2, 2, 0}},
+		{"ClusterIP, 5 endpoints", clusterIP("s", "10.96.0.1:80", remote(5)), size{7, 2, 2, 0}},
+		{"ClusterIP, 5 local endpoints", clusterIP("s", "10.96.0.1:80", local(5)), size{7, 2, 7, 0}},
+		{"ClusterIP, 32 endpoints", clusterIP("s", "10.96.0.1:80", remote(32)), size{34, 2, 2, 0}},
+		{"ClusterIP, 1000 endpoints", clusterIP("s", "10.96.0.1:80", remote(1000)), size{1034, 34, 2, 0}},
+		{"ClusterIP, 5 endpoints, affinity", sticky(clusterIP("s", "10.96.0.1:80", remote(5))), size{22, 7, 2, 5}},
+		{"NodePort and LB IP, 5 endpoints", loadBalancer(t, remote(5), nil, false), size{12, 4, 2, 0}},
+		{"the same, traffic policy Local, 2 of 5 here", loadBalancer(t, remote(3), local(2), false), size{18, 5, 4, 0}},
+		{"the same, with a source range", loadBalancer(t, remote(3), local(2), true), size{26, 8, 5, 0}},
 	} {
 		empty := heldOf(t, dataplane.IPv4).size()
 		if got := heldOf(t, dataplane.IPv4, c.sp).size().minus(empty); got != c.want {
@@ -184,15 +184,16 @@ func TestCostOfChange(t *testing.T) {
 		old, new *dataplane.ServicePort
 		want     int
 	}{
-		// The pool's chain: masquerade and two endpoints.
-		{"an endpoint elsewhere", with("10.9.0.1:80", "10.9.0.2:80"), with("10.9.0.1:80", "10.9.0.3:80"), 3},
+		// The pool's chain: two endpoints.
+		{"an endpoint elsewhere", with("10.9.0.1:80", "10.9.0.2:80"), with("10.9.0.1:80", "10.9.0.3:80"), 2},
 		// The same, and two entries for the hairpin.
-		{"an endpoint on this node", with("10.9.0.1:80", "10.244.1.1:80"), with("10.9.0.1:80", "10.244.1.2:80"), 5},
-		// Masquerade, two sets asked and two endpoints; one endpoint's chain of
-		// two rules and its set made, another one's removed.
-		{"an endpoint with affinity", sticky("10.9.0.1:80", "10.9.0.2:80"), sticky("10.9.0.1:80", "10.9.0.3:80"), 5 + 3 + 2},
-		// The bucket's rule, the pool's chain removed, the set of rejects.
-		{"the last endpoint leaves", with("10.9.0.1:80"), clusterIP("web", "10.96.7.1:80", nil), 1 + 1 + 1},
+		{"an endpoint on this node", with("10.9.0.1:80", "10.244.1.1:80"), with("10.9.0.1:80", "10.244.1.2:80"), 4},
+		// Two sets asked and two endpoints; one endpoint's chain of two rules and its
+		// set made, another one's removed.
+		{"an endpoint with affinity", sticky("10.9.0.1:80", "10.9.0.2:80"), sticky("10.9.0.1:80", "10.9.0.3:80"), 4 + 3 + 2},
+		// The bucket's rule, the pool's chain removed, the sets of rejects and of
+		// who is masqueraded.
+		{"the last endpoint leaves", with("10.9.0.1:80"), clusterIP("web", "10.96.7.1:80", nil), 1 + 1 + 2},
 		{"nothing that matters", with("10.9.0.1:80"), with("10.9.0.1:80"), 0},
 	} {
 		p := fakePlane(netfiltertest.New(dataplane.IPv4))

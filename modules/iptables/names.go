@@ -102,14 +102,15 @@ type set string
 
 // The shared sets.
 const (
-	setClusterIP set = "CLUSTER-IP" // ClusterIPs
-	setIgnored   set = "IGNORED-IP" // ClusterIPs of other proxies
-	setNodeIP    set = "NODE-IP"    // where NodePorts answer
-	setDrop      set = "DROP"       // frontends that drop what is not translated
-	setReject    set = "REJECT"     // frontends that reject what is not translated
-	setFirewall  set = "FIREWALL"   // frontends with a rule in KUBE-PROXY-FIREWALL
-	setLoopBack  set = "LOOP-BACK"  // endpoints on this node, to themselves
-	setHealth    set = "HEALTH"     // healthCheckNodePorts
+	setClusterIP  set = "CLUSTER-IP" // ClusterIPs
+	setIgnored    set = "IGNORED-IP" // ClusterIPs of other proxies
+	setNodeIP     set = "NODE-IP"    // where NodePorts answer
+	setMasquerade set = "MASQUERADE" // ClusterIPs with port, masqueraded for all but pods
+	setDrop       set = "DROP"       // frontends that drop what is not translated
+	setReject     set = "REJECT"     // frontends that reject what is not translated
+	setFirewall   set = "FIREWALL"   // frontends with a rule in KUBE-PROXY-FIREWALL
+	setLoopBack   set = "LOOP-BACK"  // endpoints on this node, to themselves
+	setHealth     set = "HEALTH"     // healthCheckNodePorts
 
 	setNodePortDrop   set = "NODEPORT-DROP-"   // NodePorts, by protocol
 	setNodePortReject set = "NODEPORT-REJECT-" // NodePorts, by protocol
@@ -125,7 +126,7 @@ func protocols() []dataplane.Protocol {
 
 // sharedSets lists them.
 func sharedSets() []set {
-	all := []set{setClusterIP, setIgnored, setNodeIP, setDrop, setReject, setFirewall, setLoopBack, setHealth}
+	all := []set{setClusterIP, setIgnored, setNodeIP, setMasquerade, setDrop, setReject, setFirewall, setLoopBack, setHealth}
 	for _, p := range protocols() {
 		all = append(all, setNodePortDrop.of(p), setNodePortReject.of(p))
 	}
@@ -140,7 +141,7 @@ func (s set) kind() netfilter.SetType {
 	switch s {
 	case setClusterIP, setIgnored, setNodeIP:
 		return netfilter.HashIP
-	case setDrop, setReject, setFirewall:
+	case setMasquerade, setDrop, setReject, setFirewall:
 		return netfilter.HashIPPort
 	case setLoopBack:
 		return netfilter.HashIPPortIP

@@ -98,6 +98,10 @@ func (w *writer) routed(f *dataplane.Frontend, rs routes) netfilter.Target {
 		return w.toPool(pool)
 	}
 	if f.Kind == dataplane.ClusterIP {
+		if rs.masquerades() == exceptPods && w.local.tellsPods() {
+			w.enter(setMasquerade, portEntry(f.Key(w.sp.Name.Protocol)))
+			return w.toPool(pool)
+		}
 		if mark, ok := w.local.mark(rs); ok {
 			mark.Destination = netfilter.MatchAddr(f.Addr)
 			mark.Protocol = netfilter.Is(w.sp.Name.Protocol)
@@ -109,6 +113,14 @@ func (w *writer) routed(f *dataplane.Frontend, rs routes) netfilter.Target {
 	return w.external(rs)
 }
 
+// exceptPods is how nearly all ClusterIPs are masqueraded: for the node (as this
+// mode has it, see [locality.routes]) and for who comes from outside. One rule and
+// a set do it for all of them. A rule for each would be a seventh of all rules, and
+// what a change costs in iptables-legacy is by the number of rules.
+var exceptPods = [3]dataplane.Masquerade{
+	dataplane.FromPod: dataplane.MasqueradeNo, dataplane.FromNode: dataplane.MasqueradeYes, dataplane.FromOutside: dataplane.MasqueradeYes,
+}
+
 // mark is the one rule that marks just those who must be masqueraded, if one
 // is enough. It saves ClusterIPs a chain of their own.
 func (l locality) mark(rs routes) (netfilter.Rule, bool) {
@@ -116,11 +128,6 @@ func (l locality) mark(rs routes) (netfilter.Rule, bool) {
 	var r netfilter.Rule
 	switch rs.masquerades() { // pod, node, outside
 	case [3]dataplane.Masquerade{yes, yes, yes}:
-	case [3]dataplane.Masquerade{no, yes, yes}:
-		if l.Everyone() {
-			return r, false
-		}
-		r = l.NotFromPods()
 	case [3]dataplane.Masquerade{no, yes, no}:
 		r = fromNode()
 	default:

@@ -12,6 +12,7 @@ import (
 // fixed names, and the jumps that lead to them.
 type frame struct {
 	family      dataplane.Family
+	local       locality
 	mark        uint32
 	randomFully bool
 	dropInvalid bool
@@ -19,7 +20,7 @@ type frame struct {
 }
 
 func newFrame(n *dataplane.Node, f dataplane.Family, randomFully bool) frame {
-	fr := frame{family: f, mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid}
+	fr := frame{family: f, local: newLocality(n, f), mark: n.Mark, randomFully: randomFully, dropInvalid: n.DropInvalid}
 	if n.DropUnallocated {
 		fr.unallocated = netfilter.OfFamily(n.ServiceCIDRs, f)
 	}
@@ -61,6 +62,8 @@ func (f frame) head(id program.ChainID) []netfilter.Rule {
 	switch id {
 	case program.ChainID{Table: netfilter.NAT, Name: chainMarkMasq}:
 		return []netfilter.Rule{{Target: netfilter.OrMark(f.mark)}}
+	case natServices():
+		return f.masqueraded()
 	case program.ChainID{Table: netfilter.NAT, Name: chainPostrouting}:
 		return f.postrouting()
 	case program.ChainID{Table: netfilter.Filter, Name: chainReject}:
@@ -105,6 +108,19 @@ func (f frame) tail(id program.ChainID) []netfilter.Rule {
 // in matches a shared set.
 func (f frame) in(s set, parts string, not bool) [2]netfilter.SetMatch {
 	return [2]netfilter.SetMatch{{Name: s.name(f.family), Parts: parts, Not: not}}
+}
+
+// masqueraded marks those who must be masqueraded at most ClusterIPs; see
+// [exceptPods].
+func (f frame) masqueraded() []netfilter.Rule {
+	if !f.local.tellsPods() {
+		return nil
+	}
+	mark := f.local.NotFromPods()
+	mark.Comment = "Kubernetes service cluster ip + port for masquerade purpose"
+	mark.Sets = f.in(setMasquerade, "dst,dst", false)
+	mark.Target = netfilter.Jump(chainMarkMasq)
+	return []netfilter.Rule{mark}
 }
 
 // translated lets pass what the nat table sent to an endpoint. That may be a
