@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -74,7 +75,10 @@ func connect(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	err = established(unix.Connect(fd, sockaddr(to)))
+	err = unix.EINTR
+	for errors.Is(err, unix.EINTR) { // a signal of Go's scheduler; the same connection is waited for again
+		err = established(unix.Connect(fd, sockaddr(to)))
+	}
 	took := time.Since(start)
 	if err != nil {
 		return 0, fmt.Errorf("connect to %s: %w", to, err)
