@@ -29,6 +29,9 @@ func (r *run) cold(ctx context.Context) error {
 	var last time.Time
 	at := -1
 	s := probe.Shooter{Host: r.net.Client, Pace: 2 * time.Millisecond, Patience: silence, Next: func() netip.AddrPort {
+		if r.proxy.Ended() != nil {
+			stop()
+		}
 		for range missing {
 			at = (at + 1) % len(missing)
 			if !reached[missing[at]] {
@@ -55,7 +58,8 @@ func (r *run) cold(ctx context.Context) error {
 		return err
 	}
 	if len(reached) < len(missing) {
-		return errors.Join(ctx.Err(), fmt.Errorf("%d of %d Services do not answer after %v", len(missing)-len(reached), len(missing), r.Start))
+		waited := time.Since(r.proxy.Started()).Round(time.Second)
+		return errors.Join(ctx.Err(), fmt.Errorf("%d of %d Services do not answer after %v", len(missing)-len(reached), len(missing), waited))
 	}
 	r.figures["cold.all"] = last.Sub(r.proxy.Started()).Seconds()
 	if err := r.settle(ctx); err != nil {
