@@ -18,8 +18,12 @@ type Host struct {
 	lockWait time.Duration
 
 	mu    sync.Mutex
-	input []byte // reused, see Restore
+	input []byte // reused, see restore
 }
+
+// mostKept bounds what is kept to be reused: a change is small, and only a first
+// start writes as much as the rules of all Services.
+const mostKept = 64 << 10
 
 // NewHost gives access to the kernel through a back end. The xtables lock,
 // which only iptables-legacy takes, is waited for no longer than lockWait,
@@ -117,15 +121,18 @@ func (h *Host) Restore(ctx context.Context, tx Transaction) error {
 func (h *Host) restore(ctx context.Context, tx Transaction, then ...Transaction) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.input = tx.Append(h.input[:0])
+	input := tx.Append(h.input[:0])
 	for i := range then {
-		h.input = then[i].Append(h.input)
+		input = then[i].Append(input)
+	}
+	if cap(input) <= mostKept {
+		h.input = input
 	}
 	// --wait-interval is left out: 1.8.8 and later poll every second part
 	// themselves and complain about it.
 	seconds := int((h.lockWait + time.Second - 1) / time.Second)
 	cmd := exec.CommandContext(ctx, h.backend.command+"-restore", "--noflush", "-w", strconv.Itoa(max(seconds, 1)))
-	cmd.Stdin = bytes.NewReader(h.input)
+	cmd.Stdin = bytes.NewReader(input)
 	output, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil
@@ -134,7 +141,7 @@ func (h *Host) restore(ctx context.Context, tx Transaction, then ...Transaction)
 	if cause := context.Cause(ctx); cause != nil {
 		e.Err = cause
 	}
-	e.explain(&tx, h.input, output)
+	e.explain(&tx, input, output)
 	return e
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -173,7 +172,9 @@ func (a *agent) newLeftovers(c choice) *leftovers {
 		a.log.Info("What other proxy modes left is not removed: another proxy may be using it", "serviceProxyName", name)
 		modes = nil
 	}
-	return newLeftovers(modes, c, a.log, a.metrics.GoOn)
+	l := newLeftovers(modes, c, a.log, a.metrics.GoOn)
+	l.looked = trim
+	return l
 }
 
 func (a *agent) newReconciler(ctx context.Context, planes []dataplane.NamedPlane, left *leftovers) *dataplane.Reconciler {
@@ -202,23 +203,18 @@ func (a *agent) synced(ctx context.Context, res dataplane.SyncResult, left *left
 		a.health.Synced(res.Plane.Family)
 		a.services.Sync(ctx, res.Want)
 		left.synced(res.Plane.Family)
-		a.trim(res.Plane.Family)
 	}
 }
 
-// trim gives memory back after the first Sync of a family: lists of all objects, and
-// all rules as a text, do not come again. The runtime would keep what they took for
+// trim gives memory back after the start of a family: lists of all objects, and all
+// rules as a text, do not come again. The runtime would keep what they took for
 // minutes, for as many more. From then on there is little to collect, so it is
 // collected early: a node's memory is its pods'.
-func (a *agent) trim(f dataplane.Family) {
-	if slices.Contains(a.trimmed, f) {
-		return
-	}
-	a.trimmed = append(a.trimmed, f)
+func trim() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
-	go debug.FreeOSMemory() // a collection: nobody waits for it
+	debug.FreeOSMemory()
 }
 
 func (a *agent) cacheConfig(c choice) servicecache.Config {

@@ -25,10 +25,13 @@ const leftoversRetry = 30 * time.Second
 // What established connections still pass through stays until they have ended, or
 // their time is over.
 type leftovers struct {
-	all   []leftover
-	log   *slog.Logger
-	goOn  func(mode string, f dataplane.Family, connections int)
-	ready map[dataplane.Family]*signal
+	all  []leftover
+	log  *slog.Logger
+	goOn func(mode string, f dataplane.Family, connections int)
+	// looked is called when the first look at what a family has is over: the last
+	// that a start does.
+	looked func()
+	ready  map[dataplane.Family]*signal
 }
 
 // leftover is what a mode has left.
@@ -54,7 +57,7 @@ type signal struct {
 // newLeftovers are those of all modes. goOn is told how many connections go on
 // through what a mode left.
 func newLeftovers(modes []dataplane.Mode, inUse choice, log *slog.Logger, goOn func(string, dataplane.Family, int)) *leftovers {
-	l := &leftovers{log: log, goOn: goOn, ready: make(map[dataplane.Family]*signal)}
+	l := &leftovers{log: log, goOn: goOn, looked: func() {}, ready: make(map[dataplane.Family]*signal)}
 	for _, m := range modes {
 		used := m.Name == inUse.mode.Name
 		if !used || m.Retire != nil {
@@ -84,8 +87,10 @@ func (l *leftovers) run(ctx context.Context, f dataplane.Family) {
 	case <-l.ready[f].done:
 	}
 	left, since := l.all, time.Now()
+	var look sync.Once
 	for {
 		left = l.remove(ctx, f, time.Since(since), left)
+		look.Do(l.looked)
 		if len(left) == 0 {
 			l.log.Info("Nothing is left of other proxy modes", "family", f.String())
 			return

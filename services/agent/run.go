@@ -40,8 +40,6 @@ type agent struct {
 	reconciler atomic.Pointer[dataplane.Reconciler]
 	published  atomic.Pointer[dataplane.Snapshot]
 	local      atomic.Pointer[servicecache.Local]
-
-	trimmed []dataplane.Family // of the Reconciler's goroutine
 }
 
 // Run is the life of the agent on this machine. It ends without an error when
