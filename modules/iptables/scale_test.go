@@ -14,7 +14,8 @@ import (
 
 // BenchmarkScale times a cold start with N Services of five endpoints, a
 // change of one endpoint, a new Service, an audit from nothing, a restart, an
-// audit of what nobody has touched, and the repair after "iptables -t nat -F".
+// audit of what nobody has touched, a resync after somebody has, and the repair
+// after "iptables -t nat -F".
 //
 //	go test -run '^$' -bench Scale -benchtime 1x
 func BenchmarkScale(b *testing.B) {
@@ -67,13 +68,18 @@ func scale(b *testing.B, backend string, n int) {
 	measure("audit-ms", audit)
 	measure("restart-ms", sync)
 	measure("idle-audit-ms", audit) // nobody has written since
+	if _, err := r.Node.Run(b.Context(), "iptables-"+backend, "-A", "INPUT", "-s", "192.0.2.77", "-j", "DROP"); err != nil {
+		b.Fatal(err)
+	}
+	resync := func() error {
+		_, err := plane.Sync(b.Context(), dataplane.SyncRequest{Want: want, Distrust: true})
+		return err
+	}
+	measure("resync-ms", resync) // somebody has
 	if _, err := r.Node.Run(b.Context(), "iptables-"+backend, "-t", "nat", "-F"); err != nil {
 		b.Fatal(err)
 	}
-	measure("repair-ms", func() error {
-		_, err := plane.Sync(b.Context(), dataplane.SyncRequest{Want: want, Distrust: true})
-		return err
-	})
+	measure("repair-ms", resync)
 }
 
 // heap reports what is in use after a collection.

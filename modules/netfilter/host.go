@@ -38,11 +38,24 @@ func (h *Host) Backend() Backend { return h.backend }
 // Save has the rules printed and reads them meanwhile. A table that nobody has
 // made has no chains, not even the kernel's own.
 func (h *Host) Save(ctx context.Context, tables []Table, visit func(Table, Chain) error) error {
+	return h.SaveUnknown(ctx, tables, nil, visit)
+}
+
+// SaveUnknown is Save without the chains that are known. known is shown how the
+// rules of a chain are printed, a line each without the chain's name, which is valid
+// until it returns; with true the chain is not visited, and its rules are not parsed,
+// which takes longer than to print them. It is not asked about the kernel's own
+// chains, nor about empty ones. nil knows none.
+func (h *Host) SaveUnknown(
+	ctx context.Context, tables []Table, known func(t Table, chain string, rules []byte) bool, visit func(Table, Chain) error,
+) error {
 	made := slices.DeleteFunc(slices.Clone(tables), func(t Table) bool { return !h.backend.isMade(t) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.backend.listings(made) {
-		err := h.list(ctx, l, func(t Table, c Chain) error {
+		err := h.list(ctx, l, func(t Table, chain string, rules []byte) bool {
+			return !slices.Contains(made, t) || known != nil && known(t, chain, rules)
+		}, func(t Table, c Chain) error {
 			if !slices.Contains(made, t) {
 				return nil
 			}
@@ -56,7 +69,9 @@ func (h *Host) Save(ctx context.Context, tables []Table, visit func(Table, Chain
 }
 
 // list runs one program that prints rules.
-func (h *Host) list(parent context.Context, l listing, visit func(Table, Chain) error) error {
+func (h *Host) list(
+	parent context.Context, l listing, known func(Table, string, []byte) bool, visit func(Table, Chain) error,
+) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.argv[0], l.argv[1:]...)
@@ -70,7 +85,7 @@ func (h *Host) list(parent context.Context, l listing, visit func(Table, Chain) 
 		return fmt.Errorf("%s: %w", cmd, err)
 	}
 	var visitErr error
-	readErr := ReadSave(l.asSaved(out), func(t Table, c Chain) error {
+	readErr := readSave(l.asSaved(out), known, func(t Table, c Chain) error {
 		visitErr = visit(t, c)
 		return visitErr
 	})

@@ -16,7 +16,13 @@ import (
 // together; chains without rules come last. An error of visit ends the
 // reading and is returned as it is.
 func ReadSave(r io.Reader, visit func(Table, Chain) error) error {
-	s := saveReader{visit: visit}
+	return readSave(r, nil, visit)
+}
+
+// readSave leaves out the chains that are known, of which the text of the rules is
+// shown, if known is not nil; see [Host.SaveUnknown].
+func readSave(r io.Reader, known func(t Table, chain string, rules []byte) bool, visit func(Table, Chain) error) error {
+	s := saveReader{known: known, visit: visit}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), 1<<20)
 	for n := 1; lines.Scan(); n++ {
@@ -38,11 +44,14 @@ func ReadSave(r io.Reader, visit func(Table, Chain) error) error {
 
 type saveReader struct {
 	parser
+	known   func(Table, string, []byte) bool
 	visit   func(Table, Chain) error
 	stopped bool // visit returned an error
 
 	table    Table
-	chain    Chain
+	chain    string // whose rules are being read
+	text     []byte // its rules, a line each
+	rules    []Rule // reused
 	order    []string
 	policies map[string]string
 	seen     map[string]bool
@@ -129,25 +138,33 @@ func (s *saveReader) add(line []byte) error {
 	if _, declared := s.policies[string(name)]; !declared {
 		return fmt.Errorf("the rule %q is in a chain that was not declared", line)
 	}
-	if string(name) != s.chain.Name {
+	if string(name) != s.chain {
 		if err := s.flush(); err != nil {
 			return err
 		}
-		s.chain.Name = s.intern(name)
+		s.chain = s.intern(name)
 	}
-	s.chain.Rules = append(s.chain.Rules, s.parse(rule))
+	s.text = append(append(s.text, rule...), '\n')
 	return nil
 }
 
 // flush hands on the chain whose rules just ended.
 func (s *saveReader) flush() error {
-	if s.chain.Name == "" {
+	if s.chain == "" {
 		return nil
 	}
-	c := s.chain
-	c.Policy = s.policies[c.Name]
+	c := Chain{Name: s.chain, Policy: s.policies[s.chain]}
 	s.seen[c.Name] = true
-	s.chain = Chain{Rules: c.Rules[:0]}
+	text := s.text
+	s.chain, s.text = "", s.text[:0]
+	if c.Policy == "" && s.known != nil && s.known(s.table, c.Name, text) {
+		return nil
+	}
+	s.rules = s.rules[:0]
+	for line := range bytes.Lines(text) {
+		s.rules = append(s.rules, s.parse(line[:len(line)-1]))
+	}
+	c.Rules = s.rules
 	return s.hand(c)
 }
 

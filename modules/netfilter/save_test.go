@@ -268,3 +268,38 @@ func TestSaveSeveral(t *testing.T) {
 		})
 	}
 }
+
+// TestKnownChainsAreNotParsed: who knows a chain by its text gets no rules of it, and
+// is not asked about the kernel's own chains, nor about empty ones.
+func TestKnownChainsAreNotParsed(t *testing.T) {
+	const saved = `*nat
+:OUTPUT ACCEPT [0:0]
+:KUBE-A - [0:0]
+:KUBE-B - [0:0]
+:KUBE-EMPTY - [0:0]
+-A OUTPUT -j KUBE-A
+-A KUBE-A -s 10.0.0.1/32 -j ACCEPT
+-A KUBE-A -j KUBE-B
+-A KUBE-B -j RETURN
+COMMIT
+`
+	texts, visited := map[string]string{}, map[string]int{}
+	known := func(table Table, chain string, rules []byte) bool {
+		texts[string(table)+" "+chain] = string(rules)
+		return chain == "KUBE-A"
+	}
+	err := readSave(strings.NewReader(saved), known, func(_ Table, c Chain) error {
+		visited[c.Name] = len(c.Rules)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantTexts := map[string]string{"nat KUBE-A": "-s 10.0.0.1/32 -j ACCEPT\n-j KUBE-B\n", "nat KUBE-B": "-j RETURN\n"}
+	if !maps.Equal(texts, wantTexts) {
+		t.Errorf("asked about %q, want %q", texts, wantTexts)
+	}
+	if want := (map[string]int{"OUTPUT": 1, "KUBE-B": 1, "KUBE-EMPTY": 0}); !maps.Equal(visited, want) {
+		t.Errorf("visited %v, want %v", visited, want)
+	}
+}

@@ -61,8 +61,8 @@ type Wish struct {
 	// Claimed are the frontends that the kernel served before the first Sync,
 	// according to the sets that it holds.
 	Claimed func([]netfilter.Set) []dataplane.FrontendKey
-	// Observe sees the chains of ours that are read, if it is not nil. The rules
-	// are valid until it returns.
+	// Observe sees the chains of ours that the first Sync finds, if it is not nil.
+	// The rules are valid until it returns.
 	Observe func(ChainID, []netfilter.Rule)
 	// Settle is called after rules were written and before addresses get their
 	// meaning, with the ServicePorts that are another version now, if it is not
@@ -171,13 +171,19 @@ func sameFixed(a, b *dataplane.Snapshot) bool {
 
 // read looks at the kernel, and reports what others have changed in it.
 func (s *pass) read(ctx context.Context) error {
-	r, err := s.look(ctx, s.wish.Observe)
+	observe := s.wish.Observe
+	if s.model != nil {
+		observe = nil
+	}
+	r, err := s.look(ctx, observe)
 	if err != nil {
 		return err
 	}
 	if s.model != nil {
 		s.report.Repaired = differences(s.model, s.have, r)
-		if !r.remembered {
+		// What is in our chains is known to be right; hooks and sets are compared
+		// with the reading in any case.
+		if !maps.Equal(r.chains, s.have) {
 			s.model.allDirty()
 		}
 	}

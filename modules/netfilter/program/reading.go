@@ -23,6 +23,15 @@ type digest struct {
 type digester struct {
 	seed maphash.Seed
 	text []byte
+	// printed is how our chains were printed when they were last read.
+	printed map[ChainID]printed
+}
+
+// printed is a chain as text, and the digest of the rules that it was read as: most
+// chains are printed as they were the last time, and need not be read again.
+type printed struct {
+	text  uint64
+	rules digest
 }
 
 func newDigester() *digester { return &digester{seed: maphash.MakeSeed()} }
@@ -60,14 +69,62 @@ func (r reader) read(ctx context.Context) (*reading, error) {
 	for _, h := range r.Layout.Hooks {
 		got.hooks[h.ID] = nil // a table of iptables-legacy that nobody has used has no chains
 	}
-	err := r.Kernel.Save(ctx, r.Layout.Tables, func(t netfilter.Table, c netfilter.Chain) error {
-		r.chain(got, ChainID{t, c.Name}, c)
-		return nil
-	})
-	if err != nil {
+	if err := r.save(ctx, got); err != nil {
 		return nil, fmt.Errorf("read the rules for %s: %w", r.Layout.Family, err)
 	}
 	return got, r.readSets(ctx, got)
+}
+
+// skimming is a kernel that need not parse what is known.
+type skimming interface {
+	SaveUnknown(
+		ctx context.Context, tables []netfilter.Table, known func(t netfilter.Table, chain string, rules []byte) bool,
+		visit func(netfilter.Table, netfilter.Chain) error,
+	) error
+}
+
+// save reads the rules.
+func (r reader) save(ctx context.Context, got *reading) error {
+	k, ok := r.Kernel.(skimming)
+	if !ok {
+		return r.Kernel.Save(ctx, r.Layout.Tables, func(t netfilter.Table, c netfilter.Chain) error {
+			r.chain(got, ChainID{t, c.Name}, c)
+			return nil
+		})
+	}
+	now := make(map[ChainID]printed)
+	var text uint64 // of the chain that is visited next
+	known := func(t netfilter.Table, chain string, rules []byte) bool {
+		if !r.Layout.OwnsChain(t, chain) {
+			return true
+		}
+		id := ChainID{t, chain}
+		text = maphash.Bytes(r.digest.seed, rules)
+		was, ok := r.digest.printed[id]
+		if !ok || was.text != text || r.observe != nil || r.isOdd(id, was.rules) {
+			return false
+		}
+		got.chains[id], now[id] = was.rules, was
+		return true
+	}
+	err := k.SaveUnknown(ctx, r.Layout.Tables, known, func(t netfilter.Table, c netfilter.Chain) error {
+		id := ChainID{t, c.Name}
+		r.chain(got, id, c)
+		if sum, ours := got.chains[id]; ours && len(c.Rules) > 0 {
+			now[id] = printed{text, sum}
+		}
+		return nil
+	})
+	if err == nil {
+		r.digest.printed = now
+	}
+	return err
+}
+
+// isOdd tells whether a chain is not as it is expected to be, if anything is.
+func (r reader) isOdd(id ChainID, is digest) bool {
+	want, ok := r.expect[id]
+	return r.expect != nil && (!ok || want != is)
 }
 
 func newReading() *reading {
@@ -93,7 +150,7 @@ func (r reader) chain(got *reading, id ChainID, c netfilter.Chain) {
 	}
 	sum := r.digest.of(c.Rules)
 	got.chains[id] = sum
-	if want, ok := r.expect[id]; r.expect != nil && (!ok || want != sum) {
+	if r.isOdd(id, sum) {
 		got.odd[id] = slices.Clone(c.Rules)
 	}
 	if r.observe != nil {
