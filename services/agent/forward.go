@@ -35,6 +35,21 @@ func (a *agent) forward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cfg := a.cacheConfig(c)
+	source, err := a.newSource(cfg)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	// Opening the planes waits for the kernel, so the API is listed meanwhile.
+	g.Go(func() error { return source.Run(ctx) })
+	g.Go(func() error { return a.keep(ctx, c, cfg, source) })
+	return g.Wait()
+}
+
+// keep runs what follows the source. Nothing is published before the source is told
+// of the machine, which is the last that starts here.
+func (a *agent) keep(ctx context.Context, c choice, cfg servicecache.Config, source *servicecache.Source) error {
 	o, err := a.open(ctx, c)
 	if err != nil {
 		return err
@@ -42,11 +57,6 @@ func (a *agent) forward(ctx context.Context) error {
 	defer a.close(o.planes)
 	left := a.newLeftovers(c)
 	r := a.newReconciler(ctx, o.planes, left)
-	cfg := a.cacheConfig(c)
-	source, err := a.newSource(r, cfg)
-	if err != nil {
-		return err
-	}
 	watcher, err := addresses.Open(a.log, ipvsDevice)
 	if err != nil {
 		return err
@@ -73,7 +83,6 @@ func (a *agent) forward(ctx context.Context) error {
 		})
 		return ctx.Err()
 	})
-	g.Go(func() error { return source.Run(ctx) })
 	return g.Wait()
 }
 
@@ -231,7 +240,7 @@ func (a *agent) localState() servicecache.Local {
 	return servicecache.Local{}
 }
 
-func (a *agent) newSource(r *dataplane.Reconciler, cfg servicecache.Config) (*servicecache.Source, error) {
+func (a *agent) newSource(cfg servicecache.Config) (*servicecache.Source, error) {
 	if cfg.DetectLocal == servicecache.DetectNone {
 		a.log.Warn("detectLocalMode is ClusterCIDR and no clusterCIDR is given: no traffic is known to be from pods")
 	}
@@ -239,7 +248,7 @@ func (a *agent) newSource(r *dataplane.Reconciler, cfg servicecache.Config) (*se
 		Publish: func(s *dataplane.Snapshot) {
 			a.published.Store(s)
 			a.metrics.Published(s)
-			r.Publish(s)
+			a.reconciler.Load().Publish(s)
 		},
 		Report: a.teller.problem,
 		Came:   a.metrics.Came,
