@@ -41,14 +41,10 @@ func (h *Host) Save(ctx context.Context, tables []Table, visit func(Table, Chain
 	return h.SaveUnknown(ctx, tables, nil, visit)
 }
 
-// SaveUnknown is Save without the chains that are known. known is shown how the
-// rules of a chain are printed, a line each without the chain's name, which is valid
-// until it returns; with true the chain is not visited, and its rules are not parsed,
-// which takes longer than to print them. It is not asked about the kernel's own
-// chains, nor about empty ones. nil knows none.
-func (h *Host) SaveUnknown(
-	ctx context.Context, tables []Table, known func(t Table, chain string, rules []byte) bool, visit func(Table, Chain) error,
-) error {
+// SaveUnknown is Save without the chains that are known: their rules are not parsed,
+// which takes longer than to print them. known is not asked about the kernel's own
+// chains, nor about empty ones; nil knows none.
+func (h *Host) SaveUnknown(ctx context.Context, tables []Table, known Known, visit func(Table, Chain) error) error {
 	made := slices.DeleteFunc(slices.Clone(tables), func(t Table) bool { return !h.backend.isMade(t) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,9 +65,7 @@ func (h *Host) SaveUnknown(
 }
 
 // list runs one program that prints rules.
-func (h *Host) list(
-	parent context.Context, l listing, known func(Table, string, []byte) bool, visit func(Table, Chain) error,
-) error {
+func (h *Host) list(parent context.Context, l listing, known Known, visit func(Table, Chain) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.argv[0], l.argv[1:]...)

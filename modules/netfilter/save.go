@@ -19,9 +19,12 @@ func ReadSave(r io.Reader, visit func(Table, Chain) error) error {
 	return readSave(r, nil, visit)
 }
 
-// readSave leaves out the chains that are known, of which the text of the rules is
-// shown, if known is not nil; see [Host.SaveUnknown].
-func readSave(r io.Reader, known func(t Table, chain string, rules []byte) bool, visit func(Table, Chain) error) error {
+// Known tells whether the reader of rules knows a chain by how its rules are printed:
+// a line each, without the chain's name. They are valid until it returns.
+type Known func(t Table, chain string, rules []byte) bool
+
+// readSave leaves out what is known, if known is not nil; see [Host.SaveUnknown].
+func readSave(r io.Reader, known Known, visit func(Table, Chain) error) error {
 	s := saveReader{known: known, visit: visit}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), 1<<20)
@@ -44,7 +47,7 @@ func readSave(r io.Reader, known func(t Table, chain string, rules []byte) bool,
 
 type saveReader struct {
 	parser
-	known   func(Table, string, []byte) bool
+	known   Known
 	visit   func(Table, Chain) error
 	stopped bool // visit returned an error
 

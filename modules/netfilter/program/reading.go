@@ -77,10 +77,7 @@ func (r reader) read(ctx context.Context) (*reading, error) {
 
 // skimming is a kernel that need not parse what is known.
 type skimming interface {
-	SaveUnknown(
-		ctx context.Context, tables []netfilter.Table, known func(t netfilter.Table, chain string, rules []byte) bool,
-		visit func(netfilter.Table, netfilter.Chain) error,
-	) error
+	SaveUnknown(ctx context.Context, tables []netfilter.Table, known netfilter.Known, visit func(netfilter.Table, netfilter.Chain) error) error
 }
 
 // save reads the rules.
