@@ -96,7 +96,7 @@ test-kernel: $(BEFORE) ## only the tests that send packets through this kernel; 
 .PHONY: test-ipvs
 test-ipvs: $(BEFORE) ## only the tests of ipvs that need a kernel with it, this one or another
 	$(GO) vet $(call patterns,$(IPVS))
-	PORTWAY_TEST_EXPLAINS=2 PORTWAY_TEST_SERVICES=10000 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
+	PORTWAY_TEST_EXPLAINS=1 PORTWAY_TEST_SERVICES=10000 $(ON_SECOND) -run '$(ON_IPVS)' $(addprefix ./,$(IPVS))
 	$(ON_SECOND) $(addsuffix /kernel/...,$(addprefix ./,$(IPVS)))
 
 .PHONY: test-agents
@@ -109,7 +109,7 @@ test-agree: $(BEFORE) ## one walk of all three modes, side by side on a kernel w
 
 .PHONY: $(TWICE:%=test-again-%)
 $(TWICE:%=test-again-%): test-again-%: $(BEFORE)
-	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_FAMILIES=$(patsubst $*=%,%,$(filter $*=%,$(AGAIN_FAMILY))) PORTWAY_TEST_EXPLAINS=2 \
+	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_FAMILIES=$(patsubst $*=%,%,$(filter $*=%,$(AGAIN_FAMILY))) PORTWAY_TEST_EXPLAINS=1 \
 	  $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
 
 .PHONY: golden
