@@ -33,7 +33,6 @@ TWICE := modules/iptables modules/userspace
 # one family, another in each module (the same code writes the rules of both), and
 # the scenarios are those that meet most of a kernel.
 AGAIN := TestLaws|TestScenarios/legacy/^(affinity|external-local)$$
-AGAIN_FAMILY := modules/iptables=IPv4 modules/userspace=IPv6
 
 # Tests of whole agents that need a kernel with IPVS; the others are tested on this
 # kernel.
@@ -107,9 +106,12 @@ test-agents: $(BEFORE)
 test-agree: $(BEFORE) ## one walk of all three modes, side by side on a kernel with IPVS
 	$(ON_SECOND) -run TestModesAgree ./services/agent/cmd/portway -budget 1ms
 
+test-again-modules/iptables: AGAIN_FAMILY := IPv4
+test-again-modules/userspace: AGAIN_FAMILY := IPv6
+
 .PHONY: $(TWICE:%=test-again-%)
 $(TWICE:%=test-again-%): test-again-%: $(BEFORE)
-	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_FAMILIES=$(patsubst $*=%,%,$(filter $*=%,$(AGAIN_FAMILY))) PORTWAY_TEST_EXPLAINS=1 \
+	PORTWAY_TEST_IPTABLES=legacy PORTWAY_TEST_FAMILIES=$(AGAIN_FAMILY) PORTWAY_TEST_EXPLAINS=1 \
 	  $(ON_SECOND) -run '$(AGAIN)' ./$* -budget 1ms
 
 .PHONY: golden

@@ -13,9 +13,6 @@ func newLocality(n *dataplane.Node, f dataplane.Family) locality {
 	return locality{netfilter.LocalityOf(n, f)}
 }
 
-// tellsPods tells whether a rule can match all that are no pods.
-func (l locality) tellsPods() bool { return l.HasPods && !l.Everyone() }
-
 // fromNode matches the flows of the node itself. Those that it sends have a
 // local source in OUTPUT already.
 func fromNode() netfilter.Rule { return netfilter.Rule{SourceType: netfilter.Local} }

@@ -98,7 +98,7 @@ func (w *writer) routed(f *dataplane.Frontend, rs routes) netfilter.Target {
 		return w.toPool(pool)
 	}
 	if f.Kind == dataplane.ClusterIP {
-		if rs.masquerades() == exceptPods && w.local.tellsPods() {
+		if rs.masquerades() == exceptPods && w.local.TellsPods() {
 			w.enter(setMasquerade, portEntry(f.Key(w.sp.Name.Protocol)))
 			return w.toPool(pool)
 		}

@@ -113,7 +113,7 @@ func (f frame) in(s set, parts string, not bool) [2]netfilter.SetMatch {
 // masqueraded marks those who must be masqueraded at most ClusterIPs; see
 // [exceptPods].
 func (f frame) masqueraded() []netfilter.Rule {
-	if !f.local.tellsPods() {
+	if !f.local.TellsPods() {
 		return nil
 	}
 	mark := f.local.NotFromPods()

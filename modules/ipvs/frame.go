@@ -162,7 +162,7 @@ func (f frame) clusterIP() []netfilter.Rule {
 		f.frontends(setMasquerade, f.markMasquerade()),
 		fromNode(f.markMasquerade()),
 	}
-	if f.local.HasPods && !f.local.Everyone() {
+	if f.local.TellsPods() {
 		r := f.local.NotFromPods()
 		r.Target = f.markMasquerade()
 		rules = append(rules, r)

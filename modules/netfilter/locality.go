@@ -43,7 +43,7 @@ func (l Locality) Equal(o Locality) bool {
 func (l Locality) FromPods() Rule { return FromPods(l.Detector) }
 
 // NotFromPods matches all other flows, those of the node included: what the node
-// sends has no incoming interface. Not for when Everyone is a pod.
+// sends has no incoming interface. For when it TellsPods.
 func (l Locality) NotFromPods() Rule {
 	r := l.FromPods()
 	if l.ByRange() {
@@ -58,9 +58,12 @@ func (l Locality) NotFromPods() Rule {
 // pod on another node; else an interface of this node tells them.
 func (l Locality) ByRange() bool { return l.Detector.Prefix.IsValid() }
 
-// Everyone tells whether the detector takes every source for a pod, which no
-// negated match can say.
-func (l Locality) Everyone() bool { return l.HasPods && l.ByRange() && l.Detector.Prefix.Bits() == 0 }
+// TellsPods tells whether a match can say who is no pod. A detector that takes
+// every source for one cannot be negated.
+func (l Locality) TellsPods() bool {
+	everyone := l.ByRange() && l.Detector.Prefix.Bits() == 0
+	return l.HasPods && !everyone
+}
 
 // Within returns the part of a prefix from which pods come, where a range tells
 // who is a pod.

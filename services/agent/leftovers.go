@@ -86,21 +86,18 @@ func (l *leftovers) run(ctx context.Context, f dataplane.Family) {
 		return
 	case <-l.ready[f].done:
 	}
-	left, since := l.all, time.Now()
-	var look sync.Once
-	for {
-		left = l.remove(ctx, f, time.Since(since), left)
-		look.Do(l.looked)
-		if len(left) == 0 {
-			l.log.Info("Nothing is left of other proxy modes", "family", f.String())
-			return
-		}
+	since := time.Now()
+	left := l.remove(ctx, f, 0, l.all)
+	l.looked()
+	for len(left) > 0 {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(leftoversRetry):
 		}
+		left = l.remove(ctx, f, time.Since(since), left)
 	}
+	l.log.Info("Nothing is left of other proxy modes", "family", f.String())
 }
 
 // remove returns those of which something is left.

@@ -171,9 +171,9 @@ func sameFixed(a, b *dataplane.Snapshot) bool {
 
 // read looks at the kernel, and reports what others have changed in it.
 func (s *pass) read(ctx context.Context) error {
-	observe := s.wish.Observe
-	if s.model != nil {
-		observe = nil
+	var observe func(ChainID, []netfilter.Rule)
+	if s.model == nil {
+		observe = s.wish.Observe
 	}
 	r, err := s.look(ctx, observe)
 	if err != nil {
