@@ -198,9 +198,10 @@ func TestNodePortAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, byDefault := range []bool{true, false} {
 				config := testConfig()
-				config.NodePortAddresses, config.LoopbackNodePorts = tt.list, byDefault
-				c := newCache(t, config, testLocal("10.0.0.5/24", "fe80::1/64"))
-				n := build(c).Node()
+				config.NodePortAddresses = tt.list
+				local := testLocal("10.0.0.5/24", "fe80::1/64")
+				local.LoopbackNodePorts = byDefault
+				n := build(newCache(t, config, local)).Node()
 				if got := strings.Join(addrs(n.NodePortAddrs), " "); got != tt.want {
 					t.Errorf("NodePorts answer at %s, want %s", got, tt.want)
 				}

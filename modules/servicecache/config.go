@@ -39,9 +39,6 @@ type Config struct {
 	// NodePortAddresses are CIDRs and the words primary, localhost and all. A
 	// family that none of them names has all its addresses; none at all is all.
 	NodePortAddresses []string `json:"nodePortAddresses,omitempty"`
-	// LoopbackNodePorts: NodePorts answer on loopback as far as
-	// NodePortAddresses admit it. When these name it, they do anyhow.
-	LoopbackNodePorts bool `json:"loopbackNodePorts,omitempty"`
 	// ExternalIPs says which externalIPs are served (CVE-2020-8554).
 	ExternalIPs ExternalIPs `json:"externalIPs,omitempty"`
 	// ExternalIPRanges belong to ListedExternalIPs.

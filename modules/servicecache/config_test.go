@@ -13,7 +13,7 @@ func TestConfigAsJSON(t *testing.T) {
 	want := Config{
 		ProxyName: "x", NodeName: "n1", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Start: time.Unix(1, 0),
 		DetectLocal: DetectInterfaceNamePrefix, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Interface: "veth",
-		MasqueradeAll: true, MasqueradeBit: 3, NodePortAddresses: []string{"primary"}, LoopbackNodePorts: true,
+		MasqueradeAll: true, MasqueradeBit: 3, NodePortAddresses: []string{"primary"},
 		ExternalIPs: ListedExternalIPs, ExternalIPRanges: []netip.Prefix{netip.MustParsePrefix("fd00::/8")},
 		DropEmptyLocal: true, DropUnallocated: true, DropInvalid: true,
 	}

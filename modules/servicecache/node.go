@@ -131,6 +131,9 @@ type Local struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	// ConntrackLiberal: nf_conntrack_tcp_be_liberal is set.
 	ConntrackLiberal bool `json:"conntrackLiberal,omitempty"`
+	// LoopbackNodePorts: NodePorts answer on loopback as far as the Config's
+	// NodePortAddresses admit it. When these name it, they do anyhow.
+	LoopbackNodePorts bool `json:"loopbackNodePorts,omitempty"`
 }
 
 // SetLocal replaces what the machine says of itself.
@@ -177,7 +180,7 @@ func (c *Cache) buildNode(b *dataplane.Builder) bool {
 func (c *Cache) makeNode() *dataplane.Node {
 	n := &dataplane.Node{
 		Name:              c.NodeName,
-		LoopbackNodePorts: c.nodePorts.loopback(c.LoopbackNodePorts),
+		LoopbackNodePorts: c.nodePorts.loopback(c.local.LoopbackNodePorts),
 		Detectors:         c.node.detectors,
 		PodCIDRs:          c.node.podCIDRs,
 		DropUnallocated:   c.DropUnallocated,

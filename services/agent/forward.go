@@ -24,32 +24,42 @@ import (
 // kube-proxy: they are Services', not the node's.
 const ipvsDevice = "kube-ipvs0"
 
-// forward waits for the Node, chooses the mode, and keeps the kernel as the
-// API says until the context ends.
+// forward keeps the kernel as the API says until the context ends. To look at the
+// machine, and to open the planes, is to wait for programs and the kernel, so the
+// API is listed meanwhile.
 func (a *agent) forward(ctx context.Context) error {
-	node, err := awaitNode(ctx, a.client, a.node, a.opts.Proxy.DetectLocalMode == config.NodeCIDR, a.log)
-	if err != nil {
-		return err
-	}
-	c, err := a.choose(ctx, node)
-	if err != nil {
-		return err
-	}
-	cfg := a.cacheConfig(c)
+	cfg := cacheConfig(a.opts, a.node, a.started)
 	source, err := a.newSource(cfg)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// Opening the planes waits for the kernel, so the API is listed meanwhile.
 	g.Go(func() error { return source.Run(ctx) })
-	g.Go(func() error { return a.keep(ctx, c, cfg, source) })
+	g.Go(func() error { return a.keep(ctx, cfg, source) })
 	return g.Wait()
+}
+
+// settle finds out what the machine can do, waits for the Node and chooses the mode.
+func (a *agent) settle(ctx context.Context) (choice, error) {
+	if err := a.chooser.check(ctx); err != nil {
+		return choice{}, err
+	}
+	// After check, which had the modules loaded whose settings these are.
+	setConntrack(a.machine, a.opts, a.log)
+	node, err := awaitNode(ctx, a.client, a.node, a.opts.Proxy.DetectLocalMode == config.NodeCIDR, a.log)
+	if err != nil {
+		return choice{}, err
+	}
+	return a.choose(ctx, node)
 }
 
 // keep runs what follows the source. Nothing is published before the source is told
 // of the machine, which is the last that starts here.
-func (a *agent) keep(ctx context.Context, c choice, cfg servicecache.Config, source *servicecache.Source) error {
+func (a *agent) keep(ctx context.Context, cfg servicecache.Config, source *servicecache.Source) error {
+	c, err := a.settle(ctx)
+	if err != nil {
+		return err
+	}
 	o, err := a.open(ctx, c)
 	if err != nil {
 		return err
@@ -77,7 +87,10 @@ func (a *agent) keep(ctx context.Context, c choice, cfg servicecache.Config, sou
 	})
 	g.Go(func() error {
 		watcher.Run(ctx, func(now []netip.Prefix) {
-			l := servicecache.Local{Addresses: now, ConntrackLiberal: a.machine.ConntrackLiberal()}
+			l := servicecache.Local{
+				Addresses: now, ConntrackLiberal: a.machine.ConntrackLiberal(),
+				LoopbackNodePorts: *a.opts.Proxy.IPTables.LocalhostNodePorts && loopbackByDefault(c.mode.Name),
+			}
 			a.local.Store(&l)
 			source.SetLocal(l)
 		})
@@ -224,12 +237,6 @@ func trim() {
 		debug.SetGCPercent(50)
 	}
 	debug.FreeOSMemory()
-}
-
-func (a *agent) cacheConfig(c choice) servicecache.Config {
-	cfg := cacheConfig(a.opts, a.node, a.started)
-	cfg.LoopbackNodePorts = *a.opts.Proxy.IPTables.LocalhostNodePorts && loopbackByDefault(c.mode.Name)
-	return cfg
 }
 
 // localState is what this machine says of itself, as far as it has.

@@ -46,22 +46,8 @@ type agent struct {
 // the context does, and leaves the node forwarding.
 func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log *slog.Logger) error {
 	machine := kernel.Machine{Root: "/"}
-	if opts.InitOnly && opts.Proxy.Mode == "" {
-		opts.Proxy.Mode = v1alpha1.ProxyMode(annotated(ctx, opts, modes, log))
-	}
-	chooser := newChooser(opts, modes, machine, log)
-	if err := chooser.check(ctx); err != nil {
-		return err
-	}
-	// After check, which had the modules loaded whose settings these are.
-	for _, err := range machine.SetConntrack(&opts.Proxy.Conntrack) {
-		log.Warn("A setting of the kernel stays as it is", "err", err)
-	}
 	if opts.InitOnly {
-		for _, err := range prepare(opts) {
-			log.Warn("A setting of the kernel stays as it is", "err", err)
-		}
-		return nil
+		return initialize(ctx, opts, modes, machine, log)
 	}
 	if err := machine.SetOOMScore(*opts.Proxy.OOMScoreAdj); err != nil {
 		log.Warn("This process may be killed earlier than was asked for", "err", err)
@@ -74,7 +60,8 @@ func Run(ctx context.Context, opts *config.Options, modes []dataplane.Mode, log 
 	if err != nil {
 		return err
 	}
-	a := &agent{opts: opts, log: log, node: node, client: client, machine: machine, chooser: chooser, started: time.Now()}
+	a := &agent{opts: opts, log: log, node: node, client: client, machine: machine, started: time.Now()}
+	a.chooser = newChooser(opts, modes, machine, log)
 	if err := a.prepare(ctx); err != nil {
 		return err
 	}

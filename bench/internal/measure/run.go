@@ -115,6 +115,9 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.Proxy.Node = r.net.Node
+	if err = quiet(ctx); err != nil {
+		return err
+	}
 	return r.start()
 }
 
