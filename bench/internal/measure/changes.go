@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// pace is how often a connection asks whether a change has arrived.
-	pace = time.Millisecond
 	// apart is how far changes that are measured alone are from each other: more
 	// than kube-proxy's minSyncPeriod.
 	apart = 1100 * time.Millisecond
@@ -24,6 +22,15 @@ const (
 	// long a connection is waited for.
 	silence = 300 * time.Millisecond
 )
+
+// pace is how often a connection asks whether something has arrived. Where there is
+// one processor, and slow system calls, asking must not be what is measured.
+func (r *run) pace() time.Duration {
+	if r.Alone {
+		return 10 * time.Millisecond
+	}
+	return time.Millisecond
+}
 
 // watcher connects to one Service after the other, all the time.
 type watcher struct {
@@ -35,7 +42,7 @@ type watcher struct {
 func (r *run) watch(ctx context.Context) *watcher {
 	ctx, stop := context.WithCancel(ctx)
 	w := &watcher{stop: stop, ended: make(chan error, 1)}
-	s := probe.Shooter{Host: r.net.Client, Pace: pace, Patience: silence, Next: func() netip.AddrPort {
+	s := probe.Shooter{Host: r.net.Client, Pace: r.pace(), Patience: silence, Next: func() netip.AddrPort {
 		if to := w.target.Load(); to != nil {
 			return *to
 		}
@@ -177,7 +184,7 @@ func (r *run) departure(ctx context.Context, s load.Service, endpoint netip.Addr
 		last, _ = r.far.Last(endpoint)
 		return time.Since(last) > silence && time.Since(start) > silence, nil
 	})
-	return max(0, last.Add(pace).Sub(start)), err
+	return max(0, last.Add(r.pace()).Sub(start)), err
 }
 
 // roll replaces all endpoints of a Service, ten at a time.

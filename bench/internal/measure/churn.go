@@ -52,7 +52,7 @@ func (r *run) makeChanges(ctx context.Context, times *hdr.Histogram, made *atomi
 	shooting, stop := context.WithCancel(ctx)
 	defer stop()
 	at := 0
-	s := probe.Shooter{Host: r.net.Client, Pace: pace, Patience: silence, Next: func() netip.AddrPort {
+	s := probe.Shooter{Host: r.net.Client, Pace: r.pace(), Patience: silence, Next: func() netip.AddrPort {
 		at++
 		return load.Canary(at % load.Canaries).Port()
 	}}

@@ -28,7 +28,7 @@ func (r *run) cold(ctx context.Context) error {
 	reached := map[netip.AddrPort]bool{}
 	var last time.Time
 	at := -1
-	s := probe.Shooter{Host: r.net.Client, Pace: 2 * time.Millisecond, Patience: silence, Next: func() netip.AddrPort {
+	s := probe.Shooter{Host: r.net.Client, Pace: max(2*time.Millisecond, r.pace()), Patience: silence, Next: func() netip.AddrPort {
 		if r.proxy.Ended() != nil {
 			stop()
 		}

@@ -125,6 +125,9 @@ func (k *Kernel) addRule(nat map[string]*chain, words []string) error {
 		case "-j", "-g":
 			c.jumps = append(c.jumps, words[i+1])
 		case "--to-destination":
+			if _, err := netip.ParseAddr(words[i+1]); err == nil {
+				continue // without a port it is no endpoint: Portway's ipvs mode sends NodePorts to a virtual server
+			}
 			to, err := netip.ParseAddrPort(words[i+1])
 			if err != nil {
 				return fmt.Errorf("rule %q: %w", strings.Join(words, " "), err)
@@ -155,7 +158,8 @@ func (k *Kernel) follow(nat map[string]*chain, name string, been map[string]bool
 }
 
 // addServers takes in /proc/net/ip_vs. Lines of virtual servers begin with the
-// protocol, those of their real servers with an arrow.
+// protocol, those of their real servers with an arrow. One that only lets its
+// connections end is no destination.
 func (k *Kernel) addServers(list []byte) error {
 	for line := range bytes.Lines(list) {
 		words := strings.Fields(string(line))
@@ -169,7 +173,9 @@ func (k *Kernel) addServers(list []byte) error {
 			if err != nil {
 				return fmt.Errorf("real server %q: %w", words[1], err)
 			}
-			k.Destinations[to] = true
+			if len(words) < 4 || words[3] != "0" { // its weight: zero lets connections end
+				k.Destinations[to] = true
+			}
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ COMMIT
 -A KUBE-SERVICES -d 10.100.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-A
 -A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.100.0.2/32 -j KUBE-MARK-MASQ
 -A KUBE-SVC-A -p tcp -j DNAT --to-destination 10.128.0.1:8080
+-A KUBE-SVC-A -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j DNAT --to-destination 240.0.0.1
 -A KUBE-SEP-OLD -p tcp -j DNAT --to-destination 10.128.0.9:8080
 COMMIT
 `
@@ -27,7 +28,7 @@ func TestAddRules(t *testing.T) {
 	if err := k.addRules([]byte(saved)); err != nil {
 		t.Fatal(err)
 	}
-	if want := (Objects{Rules: 6, Chains: 5}); k.Objects != want {
+	if want := (Objects{Rules: 7, Chains: 5}); k.Objects != want {
 		t.Errorf("counted %+v, want %+v", k.Objects, want)
 	}
 	if len(k.Destinations) != 1 || !k.Destinations[netip.MustParseAddrPort("10.128.0.1:8080")] {
@@ -46,15 +47,16 @@ Prot LocalAddress:Port Scheduler Flags
 TCP  0A640001:0050 rr
   -> 0A800002:1F90      Masq    1      0          0
   -> 0A800001:1F90      Masq    1      0          0
+  -> 0A800003:1F90      Masq    0      1          2
 UDP  0A60000A:0035 rr
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Objects{VirtualServers: 2, RealServers: 2}); k.Objects != want {
+	if want := (Objects{VirtualServers: 2, RealServers: 3}); k.Objects != want {
 		t.Errorf("counted %+v, want %+v", k.Objects, want)
 	}
-	if !k.Destinations[netip.MustParseAddrPort("10.128.0.1:8080")] || !k.Destinations[netip.MustParseAddrPort("10.128.0.2:8080")] {
+	if len(k.Destinations) != 2 || !k.Destinations[netip.MustParseAddrPort("10.128.0.1:8080")] || !k.Destinations[netip.MustParseAddrPort("10.128.0.2:8080")] {
 		t.Errorf("destinations are %v", k.Destinations)
 	}
 }
