@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/portway/portway/bench/internal/controlplane"
@@ -82,9 +83,9 @@ func (c climber) measure(ctx context.Context, shape report.Shape, results *repor
 			return err
 		}
 		for repetition := range c.repeat {
-			for _, name := range c.proxies {
+			for _, name := range c.turn(repetition) {
 				run := report.Run{Shape: shape, Mode: mode, Proxy: name, Repetition: repetition}
-				err := c.where(setting)(ctx, setting, &run)
+				err := c.where(ctx, setting)(ctx, setting, &run)
 				results.Runs = append(results.Runs, run)
 				// What was measured stays, also when the rest goes wrong.
 				err = errors.Join(err, results.Write(filepath.Join(c.out, "results.json")))
@@ -100,9 +101,18 @@ func (c climber) measure(ctx context.Context, shape report.Shape, results *repor
 	return errors.Join(errs...)
 }
 
+// turn is the order of the proxies in one repetition: each is the first in turn.
+func (c climber) turn(repetition int) []string {
+	names := slices.Clone(c.proxies)
+	if repetition%2 == 1 {
+		slices.Reverse(names)
+	}
+	return names
+}
+
 // where chooses the kernel: this one, unless it lacks what the mode needs.
-func (c climber) where(setting proxy.Setting) func(context.Context, proxy.Setting, *report.Run) error {
-	if setting.Mode == "ipvs" && !hasIPVS() {
+func (c climber) where(ctx context.Context, setting proxy.Setting) func(context.Context, proxy.Setting, *report.Run) error {
+	if setting.Mode == "ipvs" && !hasIPVS(ctx) {
 		return c.oneInGuest
 	}
 	return c.one

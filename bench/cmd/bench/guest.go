@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,8 +39,29 @@ type request struct {
 	Run                  report.Run
 }
 
-// hasIPVS says whether this kernel can run the ipvs mode.
-func hasIPVS() bool {
+// guestModules are what a node has loaded that has been up for a while, and what
+// counts netlink. A guest has just been booted, and to load one takes it a tenth of a
+// second, of the start of whoever is first to want it.
+func guestModules() []string {
+	modules := []string{"nlmon", "dummy", "ip_vs", "ip_vs_rr", "ip_vs_wrr", "nf_conntrack_netlink", "nf_nat"}
+	for _, of := range []struct{ prefix, names string }{
+		{"", "ip_tables ip6_tables ipt_REJECT ip6t_REJECT"},
+		{"iptable_", "filter nat mangle raw"},
+		{"ip6table_", "filter nat mangle raw"},
+		{"ip_set_", "hash_ip hash_net hash_ipport hash_ipportip hash_ipportnet bitmap_port"},
+		{"xt_", "MASQUERADE NETMAP addrtype comment conntrack mark nat set statistic tcpudp"},
+	} {
+		for name := range strings.FieldsSeq(of.names) {
+			modules = append(modules, of.prefix+name)
+		}
+	}
+	return modules
+}
+
+// hasIPVS says whether this kernel can run the ipvs mode, as it is or once its modules
+// are loaded.
+func hasIPVS(ctx context.Context) bool {
+	_ = exec.CommandContext(ctx, "modprobe", "-qa", "ip_vs", "dummy").Run() // what is there says whether it could
 	_, err := os.Stat("/proc/net/ip_vs")
 	return err == nil
 }
@@ -76,7 +98,7 @@ func (c climber) oneInGuest(ctx context.Context, _ proxy.Setting, run *report.Ru
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, "secondkernel"),
-		"-tap", tap, "-memory", "4096M", "-timeout", "1h", "-writable", dir, "--", self, "guest", file)
+		"-tap", tap, "-memory", "4096M", "-timeout", (c.start + time.Hour).String(), "-writable", dir, "--", self, "guest", file)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr = c.shown, os.Stderr
@@ -125,7 +147,7 @@ func beGuest(ctx context.Context, out io.Writer, file string) error {
 	if err := errors.Join(network.MakeBridge(guestAddress), network.Uplink(uplink), os.MkdirAll(scratch, 0o700)); err != nil {
 		return err
 	}
-	if out, err := exec.CommandContext(ctx, "modprobe", "-a", "ip_vs", "dummy", "nlmon").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "modprobe", append([]string{"-a"}, guestModules()...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("load modules: %w: %s", err, out)
 	}
 	cluster, err := load.Connect(r.Kubeconfig)

@@ -56,7 +56,7 @@ func scaleCommand() *cobra.Command {
 	flags.StringVar(&o.programs, "programs", "build/bench", "directory with etcd, kube-apiserver, kube-controller-manager, kube-proxy and portway")
 	flags.StringVar(&o.out, "out", "build/bench/results", "directory for the results")
 	flags.StringSliceVar(&o.shapes, "shapes", []string{"1000x5", "5000x5", "10000x5", "1x1000", "250x100"}, "numbers of Services and of endpoints of each; those that only grow share one API server")
-	flags.StringSliceVar(&o.modes, "modes", []string{"iptables-nft", "iptables-legacy"}, "proxy modes")
+	flags.StringSliceVar(&o.modes, "modes", []string{"iptables-nft", "iptables-legacy", "ipvs"}, "proxy modes")
 	flags.StringSliceVar(&o.parts, "parts", parts, "what is measured beside the start")
 	flags.StringSliceVar(&o.proxies, "proxies", []string{proxy.Portway, proxy.KubeProxy}, "what is measured; with one of them there are no ratios")
 	flags.IntVar(&o.repeat, "repeat", 1, "how often each proxy is measured")

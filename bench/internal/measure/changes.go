@@ -143,37 +143,38 @@ func (r *run) arrival(ctx context.Context, what string, endpoint netip.Addr, ans
 // comeAndGo measures new and deleted Services.
 func (r *run) comeAndGo(ctx context.Context, w *watcher) error {
 	created, deleted := probe.Histogram(), probe.Histogram()
-	for range r.Samples {
-		s := load.Passing(r.passing)
-		r.passing++
-		to := s.Port()
-		w.target.Store(&to)
-		endpoint := r.Cluster.Fresh(1)
-		if err := r.Cluster.Create(ctx, s, endpoint); err != nil {
-			return err
-		}
-		took, err := r.arrival(ctx, "a connection to the new Service "+s.Name, endpoint[0], time.Now())
+	for i := range r.Samples {
+		came, went, err := r.passBy(ctx, w, load.Passing(i))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(created.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := r.Cluster.Delete(ctx, s); err != nil {
-			return err
-		}
-		took, err = r.departure(ctx, s, endpoint[0], start)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(deleted.RecordValue(int64(took)), pause(ctx, apart)); err != nil {
+		if err := errors.Join(created.RecordValue(int64(came)), deleted.RecordValue(int64(went))); err != nil {
 			return err
 		}
 	}
 	r.quantiles("new", created)
 	r.quantiles("deleted", deleted)
 	return nil
+}
+
+// passBy makes a Service and deletes it, also when the first goes wrong.
+func (r *run) passBy(ctx context.Context, w *watcher, s load.Service) (came, went time.Duration, err error) {
+	to := s.Port()
+	w.target.Store(&to)
+	endpoint := r.Cluster.Fresh(1)
+	if err := r.Cluster.Create(ctx, s, endpoint); err != nil {
+		return 0, 0, err
+	}
+	came, err = r.arrival(ctx, "a connection to the new Service "+s.Name, endpoint[0], time.Now())
+	if err == nil {
+		err = pause(ctx, apart)
+	}
+	start := time.Now()
+	if err := errors.Join(err, r.Cluster.Delete(context.WithoutCancel(ctx), s)); err != nil {
+		return 0, 0, err
+	}
+	went, err = r.departure(ctx, s, endpoint[0], start)
+	return came, went, errors.Join(err, pause(ctx, apart))
 }
 
 // departure waits until nothing comes to an endpoint any more, and says how long

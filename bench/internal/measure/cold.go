@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/portway/portway/bench/internal/load"
 	"github.com/portway/portway/bench/internal/probe"
+	"github.com/portway/portway/bench/internal/proxy"
 )
 
 // sampled is how many of the background Services say when all are there: rules
@@ -113,23 +115,32 @@ func (r *run) count(ctx context.Context) (err error) {
 	if r.Proxy.Setting.Mode == "ipvs" {
 		r.figures["objects.virtual"], r.figures["objects.real"] = float64(o.VirtualServers), float64(o.RealServers)
 	}
-	if n := differences(r.kernel.Destinations, r.Cluster.Want()); n > 0 {
-		return fmt.Errorf("the kernel and the API differ in %d endpoints", n)
-	}
-	return nil
+	_, err = r.differences(r.kernel)
+	return err
 }
 
-func differences(have, want map[netip.AddrPort]bool) int {
-	n := 0
-	for e := range want {
-		if !have[e] {
-			n++
+// differences is how many endpoints the kernel has and the API has not, or the
+// other way round. The error names some.
+func (r *run) differences(k proxy.Kernel) (int, error) {
+	const named = 3
+	want := r.Cluster.Want()
+	lacking, extra := without(want, k.Destinations), without(k.Destinations, want)
+	n := len(lacking) + len(extra)
+	if n == 0 {
+		return 0, nil
+	}
+	return n, fmt.Errorf("the kernel and the API differ in %d endpoints: it lacks %d, such as %v, and has %d too many, such as %v",
+		n, len(lacking), lacking[:min(named, len(lacking))], len(extra), extra[:min(named, len(extra))])
+}
+
+// without are those of a that are not in b, in order.
+func without(a, b map[netip.AddrPort]bool) []netip.AddrPort {
+	var rest []netip.AddrPort
+	for e := range a {
+		if !b[e] {
+			rest = append(rest, e)
 		}
 	}
-	for e := range have {
-		if !want[e] {
-			n++
-		}
-	}
-	return n
+	slices.SortFunc(rest, netip.AddrPort.Compare)
+	return rest
 }

@@ -2,19 +2,14 @@ package measure
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"time"
 
 	"github.com/portway/portway/bench/internal/load"
 	"github.com/portway/portway/bench/internal/network"
 	"github.com/portway/portway/bench/internal/probe"
-	"github.com/portway/portway/bench/internal/proxy"
 )
 
 // held is how many connections live through the restart.
@@ -94,46 +89,5 @@ func (r *run) again(ctx context.Context) error {
 		}
 		r.figures["restart.rules"], r.figures["restart.messages"] = float64(told.Rules), float64(told.All)
 	}
-	return nil
-}
-
-// audit measures Portway's; kube-proxy has none.
-func (r *run) audit(ctx context.Context) error {
-	if r.Proxy.Name != proxy.Portway {
-		return nil
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", r.proxy.Socket())
-	}}}
-	defer client.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/audit", nil)
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	took := time.Since(start)
-	if err != nil || response.StatusCode != http.StatusOK {
-		return errors.Join(err, fmt.Errorf("audit: %s: %s", response.Status, body))
-	}
-	var answer struct {
-		Planes []struct {
-			Differences []json.RawMessage `json:"differences"`
-		} `json:"planes"`
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return err
-	}
-	for _, p := range answer.Planes {
-		if len(p.Differences) > 0 {
-			return fmt.Errorf("audit: the kernel is not as it should be: %s", body)
-		}
-	}
-	r.figures["audit.time"] = took.Seconds()
 	return nil
 }

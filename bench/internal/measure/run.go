@@ -53,7 +53,6 @@ type run struct {
 	far, directFar *probe.Far
 	proxy          *proxy.Proxy
 	figures        Figures
-	passing        int // Services made and deleted so far
 	kernel         proxy.Kernel
 	counter        *counter // nil if the kernel does other things, too
 }

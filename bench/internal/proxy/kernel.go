@@ -70,6 +70,12 @@ func (p *Proxy) Read(ctx context.Context) (Kernel, error) {
 	return k, k.addServers(servers)
 }
 
+// Iptables runs the back end's iptables on the node.
+func (p *Proxy) Iptables(ctx context.Context, args ...string) error {
+	_, err := p.run(ctx, append([]string{filepath.Join(p.file("bin"), "iptables")}, args...)...)
+	return err
+}
+
 // run runs a program on the node and returns what it prints.
 func (p *Proxy) run(ctx context.Context, args ...string) ([]byte, error) {
 	var out, complaint bytes.Buffer
